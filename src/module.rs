@@ -13,7 +13,7 @@ use crate::capi::error::{exception, raise_io};
 use crate::capi::fallible::list;
 use crate::compat::{self, clock, patches, transports};
 use crate::event_loop::core::{heartbeat, page, process};
-use crate::event_loop::{calls, core, event_loop::EventLoop, executor_future, handle, recording, sock};
+use crate::event_loop::{calls, core, event_loop::EventLoop, executor_future, handle, recording, simulation, sock};
 use crate::histogram;
 use crate::primitives::{self, lookup};
 use crate::spin::{self, Setting};
@@ -151,7 +151,7 @@ fn _add_methods(kind: &Bound<'_, PyType>) -> PyResult<()> {
     if !kind.is_subclass_of::<EventLoop>()? {
         return Err(exception::<PyTypeError>("not a class of event loops"));
     }
-    [calls::METHODS, executor_future::METHODS, sock::methods::METHODS, lookup::METHODS]
+    [calls::METHODS, executor_future::METHODS, sock::methods::METHODS, lookup::METHODS, simulation::METHODS]
         .into_iter()
         .try_for_each(|table| capi::class::add_methods(kind, table))
 }

@@ -58,6 +58,12 @@ unsafe impl Sync for Step {}
 
 #[pymethods]
 impl Step {
+    /// The object that the function is called with, such as a transport. None once it was called.
+    #[getter]
+    fn subject<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyAny>> {
+        self.object.get().map(|object| object.bind(py))
+    }
+
     fn run(&self) -> PyResult<()> {
         let (Some(object), Some(event_loop)) = (self.object.take(), self.event_loop.take()) else {
             return Ok(());

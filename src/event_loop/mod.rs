@@ -14,6 +14,7 @@
 //! - [`publish`]: what a published loop writes to its shared page
 //! - [`dispatch`], [`poll`], [`turn`], [`stepping`]: one turn, by `run_forever` or by Python code
 //! - [`slow`]: the turns' lengths, and what makes a turn slow
+//! - [`simulation`]: what `wakeloop.testing` asks a loop
 //! - [`event_loop`]: the Python class
 //!
 //! **Ownership.** A loop's state belongs to the thread that runs the loop. Other threads use it only with the GIL held,
@@ -44,6 +45,7 @@ mod publish;
 pub(crate) mod recording;
 mod report;
 mod run;
+pub(crate) mod simulation;
 mod slow;
 pub(crate) mod sock;
 pub(crate) mod source;

@@ -3,12 +3,14 @@
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
+use super::simulated::simulated;
 use crate::bridge::awaitable::{Operation, Outcome};
 use crate::bridge::drop_on_loop::DropOnLoop;
 use crate::bridge::loop_handle::LoopHandle;
 use crate::capi::Ref;
 use crate::capi::call::{call_tuple, copy_current_context, in_context};
 use crate::capi::error::exception;
+use crate::capi::fallible::py_tuple;
 
 /// A call that is to be made, with everything that it needs.
 struct Call {
@@ -59,6 +61,10 @@ pub(crate) fn spawn_blocking<'py>(
         let message =
             format!("a callable object was expected by spawn_blocking(), got an instance of {kind}");
         return Err(exception::<pyo3::exceptions::PyTypeError>(message));
+    }
+    let call = || py_tuple(py, [function.clone(), args.clone().into_any()]);
+    if let Some(simulated) = simulated(py, "spawn_blocking", call, kwargs.as_ref())? {
+        return Ok(simulated);
     }
     let (function, arguments) = (function.unbind(), args.unbind());
     let keywords = kwargs.map(Bound::unbind);

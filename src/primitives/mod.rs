@@ -11,6 +11,7 @@ mod listening;
 pub(crate) mod lookup;
 pub(crate) mod metrics;
 mod numbers;
+mod simulated;
 pub(crate) mod sleep;
 mod socket;
 pub(crate) mod tcp_stream;
@@ -29,6 +30,7 @@ pub(crate) fn add_to(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<tcp_stream::TcpStream>()?;
     module.add_class::<listener::TcpListener>()?;
     module.add_class::<udp::UdpSocket>()?;
+    module.add_function(wrap_pyfunction!(simulated::_simulate, module)?)?;
     module.add_function(wrap_pyfunction!(sleep::sleep, module)?)?;
     module.add_function(wrap_pyfunction!(echo::start_echo_server, module)?)?;
     module.add_function(wrap_pyfunction!(blocking::spawn_blocking, module)?)?;

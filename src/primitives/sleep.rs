@@ -5,8 +5,11 @@ use std::time::Duration;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
+use super::simulated::simulated;
 use crate::bridge::awaitable::{Operation, Outcome};
 use crate::capi::error::exception;
+use crate::capi::fallible::py_tuple;
+use crate::capi::{Fallible, Ref};
 use crate::runtime;
 
 /// A wait of more than this (a hundred years) never ends.
@@ -35,6 +38,13 @@ pub(crate) fn sleep<'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     let seconds = delay;
     let delay = duration(delay)?;
+    let arguments = || {
+        let seconds = Fallible(seconds).into_pyobject(py)?.into_any();
+        py_tuple(py, [seconds, result.clone().unwrap_or_else(|| Ref::none().bind(py))])
+    };
+    if let Some(simulated) = simulated(py, "sleep", arguments, None)? {
+        return Ok(simulated);
+    }
     if delay == Some(Duration::ZERO) {
         return Operation::next_turn(py, "sleep", result.map(Into::into));
     }

@@ -1,26 +1,64 @@
 """The testing loop: asyncio's loop under a test's clock and schedule.
 
-It is wakeloop's loop, with turns that run in Python. The queue, the timers, the handles and the real transports stay
+It is wakeloop's loop with turns that run in Python. The queue, the timers, the handles and the real transports stay
 native.
 """
 
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
+import contextlib
+import datetime
+import math
+import threading
+import time
 from collections.abc import Callable, Generator
-from typing import Any, Coroutine, Literal, TypeVar
+from typing import Any, Literal, TypeVar, TypeVarTuple, Unpack
 
-from ..loop import EventLoop as _EventLoop
+from .. import _core
+from .._inherited import base_events
 from ._clock import Clock, Mode
+from ._escapes import watching
+from ._inline import Delay, Executor, Fault, Jobs
+from ._order import ReadyCallbacks, owner_of
+from ._outside import Outside
+from ._patched_time import epoch_of, patched
 from ._schedule import Schedule, schedule_of
-from ._steps import StepLog
+from ._state import TestingLoop
+from ._steps import StepLog, function_name
 from ._tasks import Future, Task
+from ._verdicts import Reports, deadlock
 
 _T = TypeVar("_T")
+_Ts = TypeVarTuple("_Ts")
+
+#: Does the clock wait in real time for real things, or does it jump all the same?
+WhileWaiting = Literal["wait", "jump"]
+
+_monotonic = time.monotonic
+_default_selector = None
+
+#: The testing loops that run in this process.
+_running = 0
 
 
-class EventLoop(_EventLoop):
-    """An event loop whose time, order and helpers a test controls."""
+class EventLoop(TestingLoop):
+    """An event loop whose time, order and helpers a test controls.
+
+    - clock: "auto" jumps to the next deadline when nothing is ready and nothing real is awaited, "frozen" stands until
+      `loop.clock.advance` is called, "real" is real time.
+    - seed, schedule: what decides the order of ready callbacks. Without them it is asyncio's.
+    - patch_time: while the loop runs, `time.time`, `time.monotonic` and the like follow its clock in the code under
+      test. A datetime, or seconds since 1970, say when the clock starts; True means the beginning of 2026.
+    - while_waiting: "wait" lets the clock flow in real time while something real is awaited (a descriptor, a process,
+      a job of a thread); "jump" lets it jump all the same.
+    - executor: whether the jobs of run_in_executor run "inline", on the loop's thread, or in "threads". "auto" means
+      inline with a seed or schedule, and threads without.
+    - executor_delay: after how many seconds of the clock an inline job runs; two bounds let the schedule draw it.
+    - executor_fault: is called with each inline job's function, and may return an exception with which the job fails.
+    - slow_callback: the limit, in real seconds, above which a callback is noted in `slow_callbacks`.
+    """
 
     def __init__(
         self,
@@ -29,61 +67,253 @@ class EventLoop(_EventLoop):
         seed: int | None = None,
         schedule: Schedule | None = None,
         network: Any = None,
+        patch_time: bool | float | datetime.datetime = False,
+        while_waiting: WhileWaiting = "wait",
+        executor: Executor = "auto",
+        executor_delay: Delay = 0.0,
+        executor_fault: Fault | None = None,
+        slow_callback: float | None = None,
     ) -> None:
         self.schedule = schedule_of(seed, schedule)
         self.clock = Clock(clock)
         self.steps = StepLog()
         self.network = network
-        self._made = 0
+        self.jobs = None
+        self._thread, self._left = None, []
+        self._tasks_made = self._futures_made = 0
+        if while_waiting not in ("wait", "jump"):
+            raise ValueError(f"while_waiting is 'wait' or 'jump', not {while_waiting!r}")
+        if executor not in ("auto", "inline", "threads"):
+            raise ValueError(f"an executor is 'auto', 'inline' or 'threads', not {executor!r}")
+        if slow_callback is not None and not slow_callback > 0:
+            raise ValueError(f"slow_callback is a positive number of seconds, not {slow_callback!r}")
+        if executor == "inline" or (executor == "auto" and not self.schedule.is_fifo):
+            self.jobs = Jobs(self, executor_delay, executor_fault)
+        elif executor_delay or executor_fault:
+            raise ValueError("executor_delay and executor_fault are for inline jobs: give executor='inline'")
+        self._jumps_always = while_waiting == "jump"
+        self._epoch = epoch_of(patch_time)
+        self.slow_callback = slow_callback
+        #: The callbacks that took longer than `slow_callback`, with their real seconds.
+        self.slow_callbacks: list[tuple[str, float]] = []
+        self._ordered = None if self.schedule.is_fifo else ReadyCallbacks(self.schedule)
+        self._outside = Outside(self)
+        self._reports = Reports()
+        self._after_suspend: list[Callable[[asyncio.Task[Any]], object]] = []
+        #: How many calls of run_until_complete are active.
+        self._goals = 0
         super().__init__()
         self.clock._is_running = self.is_running
         self.clock._wake = self._write_to_self
+
+    # -- time ------------------------------------------------------------------------------------
 
     def time(self) -> float:
         """Return the time of the loop's clock in seconds."""
         return self.clock.time()
 
+    # -- futures and tasks -----------------------------------------------------------------------
+
     def create_future(self) -> asyncio.Future[Any]:
         """Create a future of this loop."""
         return Future(loop=self)
 
-    def _number_of_next(self) -> int:
-        self._made += 1
-        return self._made
-
     def create_task(self, coro: Any, *, name: Any = None, context: Any = None, **options: Any) -> Any:
-        """Run a coroutine as a task of this loop."""
-        if self._task_factory is not None:
-            return super().create_task(coro, name=name, context=context, **options)
+        """Run a coroutine as a task of this loop; see asyncio.loop.create_task."""
+        factory = self._task_factory
+        if factory is not None:
+            if factory is not getattr(asyncio, "eager_task_factory", None):
+                return super().create_task(coro, name=name, context=context, **options)
+            options.setdefault("eager_start", True)
         self._check_closed()
         task = Task(coro, loop=self, name=name, context=context, **options)
-        return task
+        if task._source_traceback:
+            del task._source_traceback[-2:]
+        try:
+            return task
+        finally:
+            # A cycle with the traceback of an exception would keep the task.
+            del task
+
+    def on_suspend(self, callback: Callable[[asyncio.Task[Any]], object]) -> None:
+        """Call a function after each step of a task that leaves the task suspended, with the task."""
+        self._after_suspend.append(callback)
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        """Call the exception handler, and keep reports of what the program has lost."""
+        self._reports.note(context)
+        super().call_exception_handler(context)
+
+    # -- helpers ---------------------------------------------------------------------------------
+
+    def run_in_executor(
+        self, executor: Any, func: Callable[[Unpack[_Ts]], _T], *args: Unpack[_Ts]
+    ) -> asyncio.Future[_T]:
+        """Call func(*args) in an executor, or inline; see asyncio.loop.run_in_executor."""
+        if self.jobs is not None and self._replaces(executor):
+            self._check_closed()
+            if self._debug:
+                self._check_callback(func, "run_in_executor")
+            future: asyncio.Future[_T] = self.jobs.submit(func, args)
+            return future
+        future = super().run_in_executor(executor, func, *args)
+        self._outside.add_job(future)
+        return future
+
+    def _replaces(self, executor: Any) -> bool:
+        """Whether inline jobs stand in for those of the executor. The errors are those of the real one."""
+        if executor is None:
+            return not self._executor_shutdown_called and not self._executor_is_users
+        return type(executor) is concurrent.futures.ThreadPoolExecutor and not executor._shutdown
+
+    # -- running ---------------------------------------------------------------------------------
+
+    def run_forever(self) -> None:
+        """Run until stop() is called."""
+        self._thread = threading.current_thread()
+        self._outside.begin_run()
+        with patched(self, self._epoch), watching(self), _simulating():
+            super().run_forever()
+
+    def run_until_complete(self, future: Generator[Any, None, _T] | Any) -> _T:
+        """Run until a future is done, and return its result. Raises `Deadlock` as soon as it can never be done."""
+        self._goals += 1
+        try:
+            result: _T = super().run_until_complete(future)
+            return result
+        finally:
+            self._goals -= 1
+
+    def close(self) -> None:
+        """Close the loop: nothing pending will run. Safe to call twice."""
+        super().close()
+        if self._ordered is not None:
+            self._ordered.clear()
+
+    def _started_thread(self, thread: threading.Thread) -> bool:
+        return thread is not self._thread and thread not in self._outside._earlier
+
+    # -- turns -----------------------------------------------------------------------------------
 
     def _run_once(self) -> None:
-        if self._wait() == 0:
+        if self._wait() == 0 or self._ordered:
             self._select(0)
         else:
-            self._idle()
+            self._rest()
+        if self._ordered is not None:
+            self._run_ordered(self._ordered)
+            return
         for _ in range(self._ready_count()):
             handle = self._ready_next()
             if handle is None:
                 break
             if not handle._cancelled:
-                self._run_handle(handle)
+                self._step(handle)
+        handle = None  # Breaks a cycle if the next iteration raises.
+
+    def _run_ordered(self, ordered: ReadyCallbacks) -> None:
+        """Run as many callbacks as were ready, in the order that the schedule chooses."""
+        self._move_ready(ordered)
+        for _ in range(len(ordered)):
+            if not len(ordered):
+                break
+            handle = ordered.take()
+            if not handle._cancelled:
+                self._step(handle)
+            self._move_ready(ordered)
         handle = None
 
-    def _idle(self) -> None:
+    def _move_ready(self, ordered: ReadyCallbacks) -> None:
+        while (handle := self._ready_next()) is not None:
+            ordered.add(handle)
+
+    def _rest(self) -> None:
+        """Nothing is ready: wait for something real, or let the clock jump."""
+        clock = self.clock
+        if clock.mode == "real":
+            self._wait_really()
+            return
+        awaited = "" if self._jumps_always and clock.mode == "auto" else self._outside.awaited()
+        if awaited:
+            self._wait_really()
+            return
+        # What other threads have sent, and with while_waiting="jump" what is ready by now.
         self._select(0)
         if self._ready_count():
             return
-        timers = self._timer_handles()
-        if timers and self.clock.mode == "auto":
-            self.clock._jump(timers[0].when())
+        deadline = self._deadline()
+        if deadline is not None and clock.mode == "auto":
+            clock._jump(deadline)
             self._wake_timers()
+        elif self._jumps_always and self._outside.awaited():
+            self._wait_really()
+        elif self._goals and self._thread is threading.main_thread():
+            raise deadlock(self)
         else:
-            self._select(None)
+            # run_forever, or other threads may have something to say.
+            self._wait_really()
 
-    def _run_handle(self, handle: Any) -> None:
-        owner = getattr(handle._callback, "__self__", None)
+    def _deadline(self) -> float | None:
+        """When the next timer is due. None if it never is."""
+        deadline = self._next_deadline()
+        return None if deadline is None or math.isinf(deadline) else deadline
+
+    def _wait_really(self) -> None:
+        """Wait for events in real time. The clock flows meanwhile, unless it is frozen."""
+        clock, deadline = self.clock, self._deadline()
+        timeout = None
+        if clock.mode != "frozen" and deadline is not None:
+            timeout = max(0.0, deadline - clock.time()) / clock.rate
+        if clock.mode != "auto":
+            self._select(timeout)
+            self._wake_timers()
+            return
+        clock._flow()
+        try:
+            self._select(timeout)
+        finally:
+            clock._stand(deadline)
+        self._wake_timers()
+
+    def _step(self, handle: Any) -> None:
+        owner = owner_of(handle)
         self.steps.add(self.clock.time(), handle, owner, isinstance(handle, asyncio.TimerHandle))
-        handle._run()
+        limit = self.slow_callback
+        if self._debug or limit is not None:
+            self._step_watched(handle, limit)
+        else:
+            handle._run()
+        if self._after_suspend and isinstance(owner, asyncio.Task) and not owner.done():
+            for callback in self._after_suspend:
+                callback(owner)
+
+    def _step_watched(self, handle: Any, limit: float | None) -> None:
+        """Run a callback, and measure it in real time."""
+        shown = base_events._format_handle(handle) if self._debug else ""
+        name = function_name(handle._callback)
+        self._current_handle = handle
+        before = _monotonic()
+        try:
+            handle._run()
+        finally:
+            self._current_handle = None
+            took = _monotonic() - before
+            if limit is not None and took > limit:
+                last = self.steps[-1]
+                self.slow_callbacks.append((f"{last.who}: {last.what}" if self.steps else name, took))
+        if self._debug and took >= self.slow_callback_duration:
+            base_events.logger.warning("Executing %s took %.3f seconds", shown, took)
+
+
+@contextlib.contextmanager
+def _simulating() -> Generator[None, None, None]:
+    """While a testing loop runs, wakeloop.sleep and wakeloop.spawn_blocking ask `_inline`."""
+    global _running
+    _running += 1
+    _core._simulate(True)
+    try:
+        yield
+    finally:
+        _running -= 1
+        if not _running:
+            _core._simulate(False)

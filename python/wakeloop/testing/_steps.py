@@ -10,6 +10,7 @@ import asyncio
 import functools
 import os
 import re
+import sys
 import types
 from collections import deque
 from collections.abc import Iterator
@@ -20,7 +21,7 @@ LIMIT = 100_000
 
 #: Default names of tasks that asyncio has numbered, for all loops of the process together.
 _NUMBERED = re.compile(r"Task-\d+\Z")
-_OUTSIDE_PROGRAM = (os.path.dirname(asyncio.__file__), os.path.dirname(os.path.dirname(__file__)))
+_OUTSIDE_PROGRAM = tuple(os.path.dirname(it) + os.sep for it in (asyncio.__file__, os.path.dirname(__file__)))
 
 
 class Step(NamedTuple):
@@ -61,6 +62,8 @@ class StepLog:
         if isinstance(owner, asyncio.Task):
             who = self._task_name(owner)
             what, line = _place(owner)
+        elif (name := getattr(owner, "step_name", None)) is not None and getattr(type(owner), "is_actor", False):
+            who, what = getattr(owner, "actor_name", "actor"), name
         elif is_timer:
             who = "timer"
         elif owner is not None and not isinstance(owner, (types.ModuleType, type)):
@@ -137,6 +140,14 @@ def _place(task: asyncio.Task[Any]) -> tuple[Any, int]:
     if found is None:
         return getattr(task.get_coro(), "__qualname__", "task"), 0
     return found
+
+
+def program_place() -> tuple[str, int]:
+    """Return the file and the line of the program from which this is called, through asyncio and this package."""
+    frame: types.FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith(_OUTSIDE_PROGRAM):
+        frame = frame.f_back
+    return ("<unknown>", 0) if frame is None else (frame.f_code.co_filename, frame.f_lineno)
 
 
 def function_name(function: Any) -> str:

@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from ._loop import EventLoop
+from ._state import TestingLoop
 
+if TYPE_CHECKING:
     _Future = asyncio.Future[Any]
     _Task = asyncio.Task[Any]
 else:
@@ -20,12 +20,12 @@ else:
 
 
 class Future(_Future):
-    """A future of a testing loop. Its hash is its number among the futures and tasks of the loop."""
+    """A future of a testing loop. Its hash is its number among the loop's."""
 
     __slots__ = ("_number",)
 
-    def __init__(self, *, loop: EventLoop) -> None:
-        self._number = loop._number_of_next()
+    def __init__(self, *, loop: TestingLoop) -> None:
+        self._number = loop._futures_made = loop._futures_made + 1
         super().__init__(loop=loop)
 
     def __hash__(self) -> int:
@@ -33,13 +33,13 @@ class Future(_Future):
 
 
 class Task(_Task):
-    """A task of a testing loop, with a hash as `Future` has. Without a name it gets one with its number."""
+    """A task of a testing loop. Its hash is its number among the loop's, and so is its name if it is given none."""
 
     __slots__ = ("_number",)
 
-    def __init__(self, coro: Any, *, loop: EventLoop, name: Any = None, **options: Any) -> None:
+    def __init__(self, coro: Any, *, loop: TestingLoop, name: Any = None, **options: Any) -> None:
         # Before the base class registers the task in a set.
-        self._number = loop._number_of_next()
+        self._number = loop._tasks_made = loop._tasks_made + 1
         super().__init__(coro, loop=loop, name=f"Task-{self._number}" if name is None else name, **options)
 
     def __hash__(self) -> int:

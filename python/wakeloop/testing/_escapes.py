@@ -1,0 +1,148 @@
+"""Names the places where a program leaves the simulation.
+
+`time.sleep`, a blocking socket or a thread that sleeps take real time, which no virtual clock can skip. CPython reports
+such calls to audit hooks before they block. The hook is installed when the first testing loop runs. It cannot be
+removed, and does nothing while none runs. Until Python 3.12 `time.sleep` is not reported; there the function is
+replaced in the module `time` while a testing loop runs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import os
+import sys
+import threading
+import time
+import types
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from ._state import TestingLoop
+
+
+class SimulationWarning(RuntimeWarning):
+    """The program leaves the simulation: it does something that takes real time, of which the loop's clock knows nothing."""
+
+
+#: The loops that run, by their threads.
+_loops: dict[int, list[TestingLoop]] = {}
+_installed = False
+_SLEEP_IS_AUDITED = sys.version_info >= (3, 13)
+_real_sleep = time.sleep
+_LIBRARY = os.path.dirname(threading.__file__) + os.sep
+#: asyncio and wakeloop: what they do themselves is no escape of the program.
+_OWN = (_LIBRARY + "asyncio" + os.sep, os.path.dirname(os.path.dirname(__file__)) + os.sep)
+
+
+@contextlib.contextmanager
+def watching(loop: TestingLoop) -> Iterator[None]:
+    """Watch a loop that runs in this thread for the block."""
+    global _installed
+    if not _installed:
+        _installed = True
+        sys.addaudithook(_audit)
+    own = threading.get_ident()
+    _loops.setdefault(own, []).append(loop)
+    if not _SLEEP_IS_AUDITED and time.sleep is _real_sleep:
+        time.sleep = sleep
+    try:
+        yield
+    finally:
+        _loops[own].remove(loop)
+        if not _loops[own]:
+            del _loops[own]
+        if not _loops and time.sleep is sleep:
+            time.sleep = _real_sleep
+
+
+def sleep(seconds: float) -> None:
+    """As time.sleep, and reported like a call that is audited."""
+    if not _SLEEP_IS_AUDITED:
+        _audit("time.sleep", (seconds,))
+    _real_sleep(seconds)
+
+
+def _audit(event: str, arguments: tuple[Any, ...]) -> None:
+    if not _loops:
+        return
+    describe = _EVENTS.get(event)
+    if describe is None:
+        return
+    what = describe(*arguments)
+    if not what:
+        return
+    own = threading.get_ident()
+    loops = _loops.get(own)
+    if loops is not None:
+        _report(loops[-1], what, "blocks the thread of the loop")
+    elif event == "time.sleep":
+        current = threading.current_thread()
+        for waiting in list(_loops.values()):
+            if waiting[-1]._started_thread(current):
+                _report(waiting[-1], what, f"in the thread {current.name!r} takes real time")
+
+
+def _report(loop: TestingLoop, what: str, how: str) -> None:
+    if loop.clock.mode == "real":
+        return
+    text = f"{what} {how}, and its clock does not know of it"
+    registry: dict[str, Any] = {}
+    frame = _call_site(sys._getframe(2 if _SLEEP_IS_AUDITED or not what.startswith("time.sleep") else 3))
+    if frame is not None:
+        file, line = frame.f_code.co_filename, frame.f_lineno
+        registry = frame.f_globals.setdefault("__warningregistry__", registry)
+    elif loop.jobs is not None and loop.jobs.running is not None and what.startswith("time.sleep"):
+        # The function of the job is time.sleep itself.
+        file, line = loop.jobs.running.place
+    else:
+        return
+    loop._left.append(f"{text} ({file}:{line})")
+    warnings.warn_explicit(text, SimulationWarning, file, line, registry=registry)
+
+
+def _call_site(frame: types.FrameType | None) -> types.FrameType | None:
+    """The innermost frame of the program. None if asyncio or a testing loop makes the call for itself."""
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if file.startswith(_OWN):
+            return None
+        if not file.startswith(_LIBRARY) or "site-packages" in file:
+            return frame
+        frame = frame.f_back
+    return None
+
+
+def _sleep(seconds: float) -> str:
+    return f"time.sleep({seconds:g})" if isinstance(seconds, (int, float)) and seconds > 0 else ""
+
+
+def _connect(sock: Any, address: Any) -> str:
+    try:
+        blocking = sock.gettimeout() != 0
+    except Exception:
+        return ""
+    return f"connect() of a blocking socket to {address!r}" if blocking else ""
+
+
+def _lookup(host: Any, *_: Any) -> str:
+    if isinstance(host, bytes):
+        host = host.decode(errors="replace")
+    if not isinstance(host, str) or not host:
+        return ""
+    try:
+        ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return f"a lookup of the name {host!r}"
+    return ""
+
+
+_EVENTS: dict[str, Callable[..., str]] = {
+    "time.sleep": _sleep,
+    "socket.connect": _connect,
+    "socket.getaddrinfo": _lookup,
+    "socket.gethostbyname": _lookup,
+    "os.system": lambda command: f"os.system({command!r})",
+    "builtins.input": lambda *_: "input()",
+}

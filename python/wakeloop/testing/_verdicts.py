@@ -1,0 +1,150 @@
+"""What a testing loop finds wrong with a program: it waits for nothing, or it leaves something behind."""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+from collections.abc import Iterable
+from typing import Any
+
+from .. import waits
+from ._state import TestingLoop
+
+
+class Deadlock(RuntimeError):
+    """Nothing can happen any more: every task waits, no timer is set, and nothing real is awaited.
+
+    The message has what each task waits for, and its chain of awaits.
+    """
+
+    def __init__(self, message: str, tasks: Iterable[waits.TaskInfo] = ()) -> None:
+        super().__init__(message)
+        #: What each task waits for; see `wakeloop.tasks`.
+        self.tasks = list(tasks)
+
+
+class LeftBehind(AssertionError):
+    """A program has ended, and has left something behind."""
+
+    def __init__(self, found: list[str]) -> None:
+        super().__init__("the program leaves behind:" + "".join(f"\n- {indented(text)}" for text in found))
+        #: What was found, a text each.
+        self.found = found
+
+
+def deadlock(loop: TestingLoop) -> Deadlock:
+    """Return the verdict on a loop on which nothing can happen."""
+    tasks = waits.infos(loop)
+    why = "every task waits, no timer is set, and nothing real is awaited"
+    if loop.clock.mode == "frozen" and loop._next_deadline() is not None:
+        why = "the clock is frozen, every task waits, and nothing real is awaited"
+    notes = []
+    if loop._signal_handlers:
+        notes.append("a signal with a handler would wake the loop")
+    if loop.clock.mode == "frozen":
+        notes.append("only clock.advance() or clock.resume() would make a timer due")
+    message = f"deadlock at {loop.time():g} s: {why}"
+    message += "".join(f"\n({note})" for note in notes)
+    message += "".join(f"\n- {indented(str(info))}" for info in tasks)
+    return Deadlock(message, tasks)
+
+
+def indented(text: str) -> str:
+    """Return a text of several lines as an item of a list."""
+    return text.replace("\n", "\n  ")
+
+
+class Reports:
+    """The calls of a loop's exception handler that tell of something that the program has lost."""
+
+    #: Parts of asyncio's messages.
+    LOST = ("was never retrieved", "was destroyed but it is pending")
+
+    def __init__(self) -> None:
+        self.lost: list[str] = []
+
+    def note(self, context: dict[str, Any]) -> None:
+        """Keep the report if it tells of something lost."""
+        message = str(context.get("message", ""))
+        if not any(part in message for part in self.LOST):
+            return
+        it = context.get("task") or context.get("future")
+        error = context.get("exception")
+        text = message
+        if it is not None:
+            name = it.get_name() if hasattr(it, "get_name") else type(it).__qualname__
+            text += f": {name}"
+        if error is not None:
+            text += f": {type(error).__qualname__}: {error}"
+        self.lost.append(text)
+
+
+class Before:
+    """The descriptors and threads of the process before a run."""
+
+    def __init__(self) -> None:
+        self._descriptors = _descriptors()
+        self._threads = set(threading.enumerate())
+
+    def left(self) -> list[str]:
+        """Say which are new and still there."""
+        now = _descriptors()
+        found = [f"descriptor {fd}: {now[fd]}" for fd in sorted(now) if self._descriptors.get(fd) != now[fd]]
+        threads = sorted(set(threading.enumerate()) - self._threads, key=lambda thread: thread.name)
+        return found + [f"thread {thread.name!r}" for thread in threads if thread.is_alive()]
+
+
+def _descriptors() -> dict[int, str]:
+    found = {}
+    for directory in ("/proc/self/fd", "/dev/fd"):
+        try:
+            names = os.listdir(directory)
+        except OSError:
+            continue
+        for name in names:
+            try:
+                found[int(name)] = os.readlink(f"{directory}/{name}")
+            except (OSError, ValueError):
+                pass  # The descriptor of this listing.
+        break
+    return {fd: target for fd, target in found.items() if not target.startswith("anon_inode:[event")}
+
+
+def pending_tasks(loop: TestingLoop) -> list[str]:
+    """Say which tasks are not done, and what they wait for."""
+    return [f"task {info}" for info in waits.infos(loop)]
+
+
+def open_transports(loop: TestingLoop) -> list[str]:
+    """Say which transports and listeners are open."""
+    found = {id(each): each for each in loop._sources() if not _is_closing(each)}
+    for each in list(dict(loop._transports or {}).values()):
+        if not _is_closing(each):
+            found[id(each)] = each
+    return sorted(f"transport {_described(each)}" for each in found.values())
+
+
+def _is_closing(transport: Any) -> bool:
+    is_closing = getattr(transport, "is_closing", None)
+    return bool(is_closing()) if callable(is_closing) else False
+
+
+def _described(transport: Any) -> str:
+    text = type(transport).__qualname__
+    get = getattr(transport, "get_extra_info", None)
+    if get is None:
+        return text
+    own, peer = get("sockname"), get("peername")
+    return f"{text} {' -> '.join(str(end) for end in (own, peer) if end)}".rstrip()
+
+
+def slow_callbacks(slow: list[tuple[str, float]], limit: float | None) -> list[str]:
+    """Say which callbacks took longer than the limit, in real seconds."""
+    return [f"a callback that took {seconds:.3f} s, more than {limit:g} s: {what}" for what, seconds in slow]
+
+
+def collect(reports: Reports) -> list[str]:
+    """Let the collector find futures whose exceptions nobody has retrieved. Returns all reports."""
+    gc.collect()
+    return reports.lost
