@@ -5,21 +5,35 @@
 
 from __future__ import annotations
 
+from ._cancellation import Cancellation, Cancellations, cancel_everywhere
 from ._clock import Clock
+from ._escapes import SimulationWarning
+from ._explore import Exploration, Failure, explore
 from ._loop import EventLoop
-from ._run import run
+from ._run import run, run_on
 from ._schedule import Decision, Fifo, Replay, Schedule, Seeded
 from ._steps import Step, StepLog
+from ._verdicts import Deadlock, LeftBehind
 
 __all__ = [
+    "Cancellation",
+    "Cancellations",
     "Clock",
+    "Deadlock",
     "Decision",
     "EventLoop",
+    "Exploration",
+    "Failure",
     "Fifo",
+    "LeftBehind",
     "Replay",
     "Schedule",
     "Seeded",
+    "SimulationWarning",
     "Step",
     "StepLog",
+    "cancel_everywhere",
+    "explore",
     "run",
+    "run_on",
 ]

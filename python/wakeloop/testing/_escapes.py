@@ -76,18 +76,18 @@ def _audit(event: str, arguments: tuple[Any, ...]) -> None:
     own = threading.get_ident()
     loops = _loops.get(own)
     if loops is not None:
-        _report(loops[-1], what, "blocks the thread of the loop")
+        _report(loops[-1], what, "blocks the thread of the loop, and takes real time")
     elif event == "time.sleep":
         current = threading.current_thread()
         for waiting in list(_loops.values()):
             if waiting[-1]._started_thread(current):
-                _report(waiting[-1], what, f"in the thread {current.name!r} takes real time")
+                _report(waiting[-1], what, f"in the thread {current.name!r} takes real time, for which the clock waits")
 
 
 def _report(loop: TestingLoop, what: str, how: str) -> None:
     if loop.clock.mode == "real":
         return
-    text = f"{what} {how}, and its clock does not know of it"
+    text = f"{what} {how}"
     registry: dict[str, Any] = {}
     frame = _call_site(sys._getframe(2 if _SLEEP_IS_AUDITED or not what.startswith("time.sleep") else 3))
     if frame is not None:

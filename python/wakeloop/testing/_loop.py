@@ -37,7 +37,6 @@ _Ts = TypeVarTuple("_Ts")
 WhileWaiting = Literal["wait", "jump"]
 
 _monotonic = time.monotonic
-_default_selector = None
 
 #: The testing loops that run in this process.
 _running = 0
@@ -59,6 +58,9 @@ class EventLoop(TestingLoop):
     - executor_fault: is called with each inline job's function, and may return an exception with which the job fails.
     - slow_callback: the limit, in real seconds, above which a callback is noted in `slow_callbacks`.
     """
+
+    # close() must work even if the arguments were refused.
+    _ordered: ReadyCallbacks | None = None
 
     def __init__(
         self,
@@ -141,7 +143,9 @@ class EventLoop(TestingLoop):
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         """Call the exception handler, and keep reports of what the program has lost."""
-        self._reports.note(context)
+        if self.get_exception_handler() is None or context.get("exception") is None:
+            # What the program's own handler gets to see is not unseen.
+            self._reports.note(context)
         super().call_exception_handler(context)
 
     # -- helpers ---------------------------------------------------------------------------------
@@ -222,6 +226,10 @@ class EventLoop(TestingLoop):
                 self._step(handle)
             self._move_ready(ordered)
         handle = None
+
+    def _has_ready(self) -> bool:
+        """Whether a callback is ready to run."""
+        return bool(self._ready_count() or self._ordered)
 
     def _move_ready(self, ordered: ReadyCallbacks) -> None:
         while (handle := self._ready_next()) is not None:

@@ -3,28 +3,152 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+import contextlib
+import datetime
+import gc
+import inspect
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, TypeVar
 
+from .._inherited import events
 from ._clock import Mode
-from ._loop import EventLoop
+from ._inline import Delay, Executor, Fault
+from ._loop import EventLoop, WhileWaiting
 from ._schedule import Schedule
+from ._steps import function_name
+from ._verdicts import Before, Deadlock, LeftBehind, indented, open_transports, pending_tasks
 
 _T = TypeVar("_T")
 
+Main = Coroutine[Any, Any, _T] | Callable[[], Coroutine[Any, Any, _T]]
+
+#: After main has ended, the loop runs at most so many turns for what is ready, before it is looked at what is left.
+_LAST_TURNS = 100
+
 
 def run(
-    main: Coroutine[Any, Any, _T] | Callable[[], Coroutine[Any, Any, _T]],
+    main: Main[_T],
     *,
     seed: int | None = None,
     schedule: Schedule | None = None,
     clock: Mode = "auto",
     network: Any = None,
+    patch_time: bool | float | datetime.datetime = False,
+    while_waiting: WhileWaiting = "wait",
+    executor: Executor = "auto",
+    executor_delay: Delay = 0.0,
+    executor_fault: Fault | None = None,
+    slow_callback: float | None = None,
+    check: bool = True,
     debug: bool | None = None,
 ) -> _T:
-    """Run a coroutine, or a coroutine function without arguments, on a new testing loop."""
-    def factory() -> EventLoop:
-        return EventLoop(clock=clock, seed=seed, schedule=schedule, network=network)
+    """Run a coroutine, or a coroutine function without arguments, on a new testing loop, and return its result.
 
-    with asyncio.Runner(debug=debug, loop_factory=factory) as runner:
-        return runner.run(main() if callable(main) else main)
+    The options other than `check` and `debug` are those of `EventLoop`.
+
+    With `check`, a program that ends without an exception must leave nothing behind, or `LeftBehind` is raised: tasks
+    that are not done, open transports, descriptors and threads, exceptions that nobody has seen, and callbacks that
+    took longer than `slow_callback`. A program on which nothing can happen any more raises `Deadlock`. If the run was
+    drawn from a seed, a note on the exception says which, and how to run it again.
+
+    RuntimeError when called from a running loop.
+    """
+    loop = EventLoop(
+        clock=clock,
+        seed=seed,
+        schedule=schedule,
+        network=network,
+        patch_time=patch_time,
+        while_waiting=while_waiting,
+        executor=executor,
+        executor_delay=executor_delay,
+        executor_fault=executor_fault,
+        slow_callback=slow_callback,
+    )
+    return run_on(loop, main, check=check, debug=debug)
+
+
+def run_on(loop: EventLoop, main: Main[_T], *, check: bool = True, debug: bool | None = None) -> _T:
+    """As `run`, on a loop that was made for this and has not run yet. The loop is closed afterwards."""
+    coroutine: Coroutine[Any, Any, _T] | None = None
+    try:
+        if events._get_running_loop() is not None:
+            raise RuntimeError("wakeloop.testing.run() cannot be called from a running event loop")
+        coroutine = main if inspect.iscoroutine(main) else _call(main)
+        with _quiet_collector(loop):
+            return _run(loop, coroutine, check, debug)
+    except (SystemExit, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        if note := _note(loop, main):
+            error.add_note(note)
+        raise
+    finally:
+        if coroutine is not None:
+            coroutine.close()
+        loop.close()
+
+
+def _call(main: Any) -> Any:
+    coroutine = main() if callable(main) else main
+    if not inspect.iscoroutine(coroutine):
+        raise TypeError(f"a coroutine or a coroutine function was expected, not {type(main).__qualname__}")
+    return coroutine
+
+
+def _run(loop: EventLoop, coroutine: Coroutine[Any, Any, _T], check: bool, debug: bool | None) -> _T:
+    before = Before() if check else None
+    with asyncio.Runner(debug=debug, loop_factory=lambda: loop) as runner:
+        result = runner.run(coroutine)
+        if before is None:
+            return result
+        runner.run(_settle(loop))
+        found = pending_tasks(loop) + open_transports(loop)
+        with contextlib.suppress(Deadlock):
+            # A task that outlasts its cancellation is among those found.
+            runner.close()
+    loop.close()
+    gc.collect(2 if gc.isenabled() else 1)
+    found += loop._reports.seen
+    found += [f"a callback took {seconds:.3f} s of real time: {what}" for what, seconds in loop.slow_callbacks]
+    found += before.left()
+    if found:
+        raise LeftBehind(found)
+    return result
+
+
+async def _settle(loop: EventLoop) -> None:
+    """Lets what is ready run, such as connection_lost of a transport that was closed last. Time does not move."""
+    for _ in range(_LAST_TURNS):
+        await asyncio.sleep(0)
+        if not loop._has_ready():
+            break
+
+
+@contextlib.contextmanager
+def _quiet_collector(loop: EventLoop) -> Iterator[None]:
+    """Under a schedule, the garbage collector runs at fixed steps: what it finds may run code of the program."""
+    if loop.schedule.is_fifo or not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+def _note(loop: EventLoop, main: Any) -> str:
+    name = function_name(main) if callable(main) else "main"
+    schedule = loop.schedule
+    if schedule.seed is not None and not schedule.decisions:
+        return f"seed {schedule.seed}; no step had a choice"
+    if schedule.seed is not None and type(schedule).__name__ == "Seeded":
+        return f"seed {schedule.seed}: run it again with wakeloop.testing.run({name}, seed={schedule.seed})"
+    if schedule.is_fifo:
+        return ""
+    chosen = [decision.chosen for decision in schedule.decisions]
+    while chosen and not chosen[-1]:
+        chosen.pop()
+    shown = f"{chosen[:50]}{'...' if len(chosen) > 50 else ''}"
+    return f"run it again with wakeloop.testing.run({name}, schedule=wakeloop.testing.Replay({indented(shown)}))"

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import gc
+import asyncio
 import os
 import threading
+import traceback
 from collections.abc import Iterable
 from typing import Any
 
@@ -35,7 +36,7 @@ class LeftBehind(AssertionError):
 
 def deadlock(loop: TestingLoop) -> Deadlock:
     """Return the verdict on a loop on which nothing can happen."""
-    tasks = waits.infos(loop)
+    tasks = _in_order(waits.infos(loop))
     why = "every task waits, no timer is set, and nothing real is awaited"
     if loop.clock.mode == "frozen" and loop._next_deadline() is not None:
         why = "the clock is frozen, every task waits, and nothing real is awaited"
@@ -56,28 +57,24 @@ def indented(text: str) -> str:
 
 
 class Reports:
-    """The calls of a loop's exception handler that tell of something that the program has lost."""
-
-    #: Parts of asyncio's messages.
-    LOST = ("was never retrieved", "was destroyed but it is pending")
+    """What a loop has reported to its exception handler: exceptions that nobody has seen, tasks that were lost."""
 
     def __init__(self) -> None:
-        self.lost: list[str] = []
+        #: The reports, as texts.
+        self.seen: list[str] = []
 
     def note(self, context: dict[str, Any]) -> None:
-        """Keep the report if it tells of something lost."""
-        message = str(context.get("message", ""))
-        if not any(part in message for part in self.LOST):
-            return
-        it = context.get("task") or context.get("future")
-        error = context.get("exception")
-        text = message
-        if it is not None:
-            name = it.get_name() if hasattr(it, "get_name") else type(it).__qualname__
-            text += f": {name}"
-        if error is not None:
+        """Keep a report."""
+        text = str(context.get("message") or "Unhandled exception in event loop")
+        task, error = context.get("task") or context.get("future"), context.get("exception")
+        if isinstance(task, asyncio.Task):
+            text += f" ({task.get_name()!r})"
+        if isinstance(error, BaseException):
             text += f": {type(error).__qualname__}: {error}"
-        self.lost.append(text)
+            frames = traceback.extract_tb(error.__traceback__)
+            if frames:
+                text += f"\n{frames[-1].filename}:{frames[-1].lineno}, in {frames[-1].name}"
+        self.seen.append(text)
 
 
 class Before:
@@ -113,7 +110,12 @@ def _descriptors() -> dict[int, str]:
 
 def pending_tasks(loop: TestingLoop) -> list[str]:
     """Say which tasks are not done, and what they wait for."""
-    return [f"task {info}" for info in waits.infos(loop)]
+    return [f"task {info}" for info in _in_order(waits.infos(loop))]
+
+
+def _in_order(tasks: list[waits.TaskInfo]) -> list[waits.TaskInfo]:
+    """The tasks in the order in which they were made, as far as that is known."""
+    return sorted(tasks, key=lambda info: getattr(info.task, "_number", 0))
 
 
 def open_transports(loop: TestingLoop) -> list[str]:
@@ -137,14 +139,3 @@ def _described(transport: Any) -> str:
         return text
     own, peer = get("sockname"), get("peername")
     return f"{text} {' -> '.join(str(end) for end in (own, peer) if end)}".rstrip()
-
-
-def slow_callbacks(slow: list[tuple[str, float]], limit: float | None) -> list[str]:
-    """Say which callbacks took longer than the limit, in real seconds."""
-    return [f"a callback that took {seconds:.3f} s, more than {limit:g} s: {what}" for what, seconds in slow]
-
-
-def collect(reports: Reports) -> list[str]:
-    """Let the collector find futures whose exceptions nobody has retrieved. Returns all reports."""
-    gc.collect()
-    return reports.lost
