@@ -5,14 +5,10 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import os
-import traceback
-from collections.abc import Callable, Coroutine
 from typing import Any, Literal
 
-from ._run import run
+from ._observed import Main, ObservedLoop, checked, words
 from ._steps import _place
-
-Main = Callable[[], Coroutine[Any, Any, object]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,8 +32,7 @@ class Cancellation:
         text = f"{self.point:>6} {self.task} at {self.where}: {self.outcome}"
         if self.error is None:
             return text
-        lines = "".join(traceback.format_exception_only(self.error)).rstrip().splitlines()
-        return "\n".join([text, *(f"         {line}" for line in lines)])
+        return "\n".join([text, *(f"         {line}" for line in words(self.error))])
 
 
 class Cancellations(list[Cancellation]):
@@ -69,15 +64,12 @@ def cancel_everywhere(main: Main, *, limit: int = 10_000, **options: Any) -> Can
 
     `main` is a coroutine function without arguments, which makes everything it uses anew. A point is a suspension of any
     of the program's tasks. The program may end with the cancellation or handle it. It fails if it raises anything else,
-    or if `run` raises: after a deadlock, or if tasks, transports or descriptors are left behind. `options` are those of
+    after a deadlock, and if it leaves tasks, transports or descriptors behind, as for `run`. `options` are those of
     `run`; `network` may be a function that makes one, because each run needs its own.
 
     RuntimeError if the program has more than `limit` points. What it raises without a cancellation is raised.
     """
-    if not callable(main):
-        raise TypeError(
-            f"cancel_everywhere() needs a coroutine function, not {type(main).__qualname__}: it runs it many times"
-        )
+    main = checked(main, "cancel_everywhere", options)
     # Nothing is cancelled in the first run: the program has to be right without that.
     _run_to(0, main, options)
     results = Cancellations()
@@ -95,6 +87,8 @@ def _run_to(point: int, main: Main, options: dict[str, Any]) -> Cancellation | N
 
     def suspended(task: asyncio.Task[Any]) -> None:
         nonlocal seen, cancelled
+        if loop.program_steps is not None:
+            return
         seen += 1
         if seen == point:
             code, line = _place(task)
@@ -103,22 +97,24 @@ def _run_to(point: int, main: Main, options: dict[str, Any]) -> Cancellation | N
             cancelled = {"task": task.get_name(), "where": f"{name} at {file}:{line}", "time": task.get_loop().time()}
             task.cancel()
 
-    async def observed() -> object:
-        loop: Any = asyncio.get_running_loop()
-        loop.on_suspend(suspended)
-        return await main()
-
-    if callable(network := options.get("network")):
-        options = {**options, "network": network()}
+    loop = ObservedLoop(**options)
+    loop.on_suspend(suspended)
     outcome: Literal["cancelled", "returned", "failed"] = "returned"
     error: BaseException | None = None
+
+    async def program() -> None:
+        nonlocal outcome
+        try:
+            await main()
+        except asyncio.CancelledError:
+            if cancelled is None:
+                raise
+            # For `run` the program has ended well, so that it looks at what is left behind.
+            outcome = "cancelled"
+
     try:
-        run(observed, **options)
-    except asyncio.CancelledError:
-        if cancelled is None:
-            raise
-        outcome = "cancelled"
-    except Exception as raised:
+        loop.run_program(program)
+    except (Exception, asyncio.CancelledError) as raised:
         if cancelled is None:
             raise
         outcome, error = "failed", raised

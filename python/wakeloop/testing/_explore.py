@@ -11,10 +11,10 @@ import asyncio
 import dataclasses
 import hashlib
 import traceback
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from ._run import run
+from ._observed import Main, ObservedLoop, checked, words
 from ._schedule import Decision, Replay, Schedule, Seeded
 from ._steps import Step
 
@@ -23,7 +23,23 @@ _ORDER = frozenset({"ready", "timer", "event", "completion"})
 #: With more possibilities than this, a systematic search tries only some of them.
 _FEW = 8
 
-Main = Callable[[], Coroutine[Any, Any, object]]
+
+@dataclasses.dataclass(frozen=True)
+class Reordering:
+    """A decision that differs from what asyncio does."""
+
+    decision: Decision
+    #: The number of the step that follows the decision, or in which it is made.
+    step: int
+    #: What asyncio would have run instead of this step; empty if the decision is not about order.
+    instead_of: str
+
+    def remark(self) -> str:
+        """Return it in a few words."""
+        kind, count, chosen = self.decision
+        if self.instead_of:
+            return f"asyncio runs {self.instead_of} first"
+        return kind if count == 2 else f"{kind} {chosen}/{count - 1}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,13 +60,13 @@ class Failure:
     shrink_runs: int
     #: Whether every run with fewer reorderings has been tried, and passed.
     is_fewest: bool
-    #: For each decision of `decisions`, the number of the step that follows it.
-    places: tuple[int, ...]
+    #: The decisions of the shrunk run that differ from what asyncio does.
+    moved: tuple[Reordering, ...]
 
     @property
     def reorderings(self) -> int:
         """How many decisions of the shrunk run differ from what asyncio does."""
-        return _reorderings(self.decisions)
+        return len(self.moved)
 
     def schedule(self) -> Replay:
         """Return a new schedule for `testing.run`, which repeats the shrunk run."""
@@ -58,23 +74,24 @@ class Failure:
 
     def report(self, steps: int = 50) -> str:
         """Return the failure as text: what it raised, how to run it again, and the last steps with the reorderings."""
+        return "\n".join([*words(self.error), self._story(steps)])
+
+    def _story(self, steps: int = 50) -> str:
         lines = [
-            *_words(self.error),
             f"seed {self.seed}: wakeloop.testing.run(main, seed={self.seed})",
             self._shrunk(),
             f"{'step':>8} {'time':>12}",
         ]
-        moved = self._moved()
         first = max(1, (self.steps[-1].number if self.steps else 0) - steps + 1)
         skipped = 0
         for step in self.steps:
-            if step.number < first and step.number not in moved:
+            remarks = [reordering.remark() for reordering in self.moved if reordering.step == step.number]
+            if step.number < first and not remarks:
                 skipped += 1
                 continue
             if skipped:
-                lines.append(f"{'...':>8} {skipped} steps")
+                lines.append(f"{'...':>8} {_count(skipped, 'step')}")
                 skipped = 0
-            remarks = moved.get(step.number)
             lines.append(f"{'*' if remarks else ' '} {step}{'   <- ' + ', '.join(remarks) if remarks else ''}")
         return "\n".join(lines)
 
@@ -83,13 +100,6 @@ class Failure:
             return "It fails in asyncio's own order too."
         text = f"{_count(self.reorderings, 'reordering')}, shrunk from {self.found_with} in {self.shrink_runs} runs"
         return f"{text}; no run with fewer fails." if self.is_fewest else f"{text}."
-
-    def _moved(self) -> dict[int, list[str]]:
-        moved: dict[int, list[str]] = {}
-        for decision, place in zip(self.decisions, self.places, strict=True):
-            if decision.chosen:
-                moved.setdefault(place, []).append(_remark(decision))
-        return moved
 
     def __str__(self) -> str:
         return self.report()
@@ -110,14 +120,17 @@ class Exploration:
 
     def report(self) -> str:
         """Return the result as text."""
-        counts = f"{_count(self.runs, 'run')}, {_count(self.orders, 'order')}"
+        counts = self._counts()
         return f"{counts}: no failure." if self.failure is None else f"{counts}\n{self.failure.report()}"
+
+    def _counts(self) -> str:
+        return f"{_count(self.runs, 'run')}, {_count(self.orders, 'order')}"
 
     def check(self) -> None:
         """Raise the error of the failure, with the report as a note. Return if every run passed."""
         if self.failure is not None:
             error = self.failure.error
-            error.add_note(self.report())
+            error.add_note(f"{self._counts()}\n{self.failure._story()}")
             raise error
 
     def __str__(self) -> str:
@@ -134,8 +147,7 @@ def explore(main: Main, runs: int = 1000, seed: int = 0, *, shrink_runs: int = 5
 
     Returns an `Exploration`; its `check()` raises the error that was found.
     """
-    if not callable(main):
-        raise TypeError(f"explore() needs a coroutine function, not {type(main).__qualname__}: it runs it many times")
+    main = checked(main, "explore", options)
     if runs < 1:
         raise ValueError(f"explore() needs at least one run: {runs}")
     if taken := {"seed", "schedule"} & options.keys():
@@ -159,7 +171,7 @@ class _Trial:
 
     error: BaseException | None
     decisions: tuple[Decision, ...]
-    places: tuple[int, ...]
+    moved: tuple[Reordering, ...]
     steps: tuple[Step, ...]
 
     def order(self) -> bytes:
@@ -169,38 +181,37 @@ class _Trial:
     def cost(self) -> tuple[int, int, int]:
         """What shrinking makes less: first the reorderings, then how late the last one is, then how far they go."""
         kept = _trimmed(self.decisions)
-        return _reorderings(kept), len(kept), sum(decision.chosen for decision in kept)
+        return len(self.moved), len(kept), sum(decision.chosen for decision in kept)
 
     def fails_like(self, other: _Trial) -> bool:
         return self.error is not None and other.error is not None and _origin(self.error) == _origin(other.error)
 
 
 def _try(main: Main, schedule: Schedule, options: dict[str, Any]) -> _Trial:
-    loop: Any = None
-    places: list[int] = []
-
-    async def observed() -> object:
-        nonlocal loop
-        loop = asyncio.get_running_loop()
-        return await main()
-
+    loop = ObservedLoop(schedule=schedule, **options)
+    moved: list[Reordering] = []
     decide = schedule._decide
 
     def noted(kind: str, count: int, weight: float | None) -> int:
-        # The decision is about the step that follows, or about what the present step does.
-        places.append(1 if loop is None else loop.steps.total + (kind in _ORDER))
-        return decide(kind, count, weight)
+        about_order = kind in _ORDER
+        # A decision about order is about the step that follows; any other one is a part of the present step.
+        step = loop.steps.total + about_order
+        instead_of = loop.first_ready() if about_order else ""
+        if chosen := decide(kind, count, weight):
+            moved.append(Reordering(schedule.decisions[-1], step, instead_of))
+        return chosen
 
     schedule._decide = noted  # type: ignore[method-assign]
-    if callable(network := options.get("network")):
-        options = {**options, "network": network()}
     error: BaseException | None = None
     try:
-        run(observed, schedule=schedule, **options)
+        loop.run_program(main)
     except (Exception, asyncio.CancelledError) as raised:
         error = raised
-    steps = () if loop is None else tuple(loop.steps)
-    return _Trial(error, tuple(schedule.decisions), tuple(places), steps)
+    finally:
+        del schedule._decide
+    last = loop.program_steps
+    steps = tuple(step for step in loop.steps if last is None or step.number <= last)
+    return _Trial(error, tuple(schedule.decisions), tuple(moved), steps)
 
 
 def _origin(error: BaseException) -> object:
@@ -221,9 +232,11 @@ class _Shrinker:
         self._main, self._options, self._limit = main, options, limit
         self._first = self._best = failing
         self._runs = 0
+        #: The run in asyncio's own order.
+        self._fifo = failing
 
     def shrink(self, seed: int) -> Failure:
-        self._attempt([])
+        self._fifo = self._run([])
         self._drop()
         is_fewest = self._try_fewer()
         self._lower()
@@ -235,10 +248,10 @@ class _Shrinker:
             error=error,
             decisions=kept,
             steps=best.steps,
-            found_with=_reorderings(self._first.decisions),
+            found_with=len(self._first.moved),
             shrink_runs=self._runs,
             is_fewest=is_fewest,
-            places=best.places[: len(kept)],
+            moved=best.moved,
         )
 
     def _spent(self) -> bool:
@@ -262,45 +275,40 @@ class _Shrinker:
     def _drop(self) -> None:
         """Delta debugging: sets ever smaller parts of the answers to 0, the last ones first."""
         part = len(self._places())
-        while part:
+        while part and not self._spent():
+            before = self._best
             end = len(self._places())
-            while end > 0 and not self._spent():
-                places = self._places()
+            while end > 0:
+                places, answers = self._places(), self._answers()
                 end = min(end, len(places))
-                answers = self._answers()
                 for place in places[max(0, end - part) : end]:
                     answers[place] = 0
                 self._attempt(answers)
                 end -= part
-            part = min(part // 2, len(self._places())) if part > 1 else 0
+            # One by one until nothing changes.
+            part = part // 2 if part > 1 else int(self._best is not before)
 
     def _places(self) -> list[int]:
         return [place for place, decision in enumerate(self._best.decisions) if decision.chosen]
 
     def _try_fewer(self) -> bool:
         """Tries every run with fewer reorderings than the best one has. True if all of them were tried."""
-        allowed = 0
-        level: list[tuple[list[int], tuple[Decision, ...]]] = []
-        while allowed < self._best.cost()[0]:
+        tried_all = True
+        level: list[tuple[list[int], tuple[Decision, ...]]] = [([], self._fifo.decisions)]
+        for _ in range(1, len(self._best.moved)):
             # A run with one reordering more differs from one of the last level, behind all its reorderings.
-            following: list[tuple[list[int], tuple[Decision, ...]]] = []
-            for answers in self._one_more(level) if allowed else iter([[]]):
-                if self._spent():
-                    return False
-                trial = self._run(answers)
-                if trial is self._best:
-                    return True
-                following.append((answers, trial.decisions))
+            following = []
+            for answers, decisions in level:
+                tried_all = tried_all and all(decision.count <= _FEW for decision in decisions[len(answers) :])
+                for longer in _one_more(answers, decisions):
+                    if self._spent():
+                        return False
+                    trial = self._run(longer)
+                    if trial is self._best:
+                        return tried_all
+                    following.append((longer, trial.decisions))
             level = following
-            allowed += 1
-        return True
-
-    @staticmethod
-    def _one_more(level: Sequence[tuple[list[int], tuple[Decision, ...]]]) -> Iterator[list[int]]:
-        for answers, decisions in level:
-            for place in range(len(answers), len(decisions)):
-                for chosen in _some_answers(decisions[place].count):
-                    yield [*answers, *[0] * (place - len(answers)), chosen]
+        return tried_all
 
     def _lower(self) -> None:
         """Makes the answers that are left as small as possible."""
@@ -312,6 +320,13 @@ class _Shrinker:
                 answers[place] = chosen
                 if self._attempt(answers) or chosen >= _FEW:
                     break
+
+
+def _one_more(answers: list[int], decisions: Sequence[Decision]) -> Iterator[list[int]]:
+    """The answers with one more that is not 0, behind those that there are."""
+    for place in range(len(answers), len(decisions)):
+        for chosen in _some_answers(decisions[place].count):
+            yield [*answers, *[0] * (place - len(answers)), chosen]
 
 
 def _some_answers(count: int) -> Iterable[int]:
@@ -326,22 +341,7 @@ def _trimmed(decisions: tuple[Decision, ...]) -> tuple[Decision, ...]:
     return decisions[:end]
 
 
-def _reorderings(decisions: Iterable[Decision]) -> int:
-    return sum(decision.chosen > 0 for decision in decisions)
-
-
 # -- words -----------------------------------------------------------------------------------------------------------
-
-
-def _words(error: BaseException) -> list[str]:
-    return "".join(traceback.format_exception_only(error)).rstrip().splitlines()
-
-
-def _remark(decision: Decision) -> str:
-    if decision.kind in _ORDER:
-        others = f"{decision.chosen} others" if decision.chosen > 1 else "another one"
-        return f"runs ahead of {others}"
-    return decision.kind if decision.count == 2 else f"{decision.kind} {decision.chosen}/{decision.count - 1}"
 
 
 def _count(number: int, noun: str) -> str:

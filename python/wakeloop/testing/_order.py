@@ -40,6 +40,10 @@ class ReadyCallbacks:
         """Drop all callbacks."""
         self._entries.clear()
 
+    def first(self) -> Any:
+        """Return the handle that asyncio would run next. There is one."""
+        return self._entries[0][0]
+
     def add(self, handle: Any) -> None:
         """Add a handle that has become ready."""
         if handle._cancelled:

@@ -32,13 +32,13 @@ class _Drawn(Schedule):
         if len(self.decisions) >= self._limit:
             return 0
         try:
-            return self._data.draw(strategies.integers(0, count - 1), label=kind)
+            return int(self._data.draw(strategies.integers(0, count - 1), label=kind))
         except BaseException as ended:
             self._ended = ended
             raise
 
 
-@strategies.composite
+@strategies.composite  # type: ignore[untyped-decorator, unused-ignore]
 def schedules(draw: Any, *, max_decisions: int = 500) -> Schedule:
     """Return a strategy of schedules for `testing.run` and `testing.EventLoop`.
 

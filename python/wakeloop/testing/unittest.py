@@ -19,7 +19,7 @@ class IsolatedAsyncioTestCase(unittest.IsolatedAsyncioTestCase):
     loop_options: ClassVar[dict[str, Any]] = {}
 
     @classmethod
-    def loop_factory(cls) -> EventLoop:  # type: ignore[override]
+    def loop_factory(cls) -> EventLoop:
         """Make the loop of a test."""
         return EventLoop(**cls.loop_options)
 
