@@ -1,0 +1,109 @@
+"""The poll of simulated descriptors: which callbacks wait for them, and which of them are ready, as epoll says it.
+
+Level-triggered: a descriptor is reported in each turn until it is no longer ready. The order is epoll's: a descriptor
+that becomes ready goes to the end of the list, and so does one that has been reported.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Protocol
+
+
+class Pollable(Protocol):
+    """What has a simulated descriptor."""
+
+    fd: int
+
+    def ready(self) -> tuple[bool, bool]:
+        """Whether a poll reports it as readable, and as writable."""
+
+
+class Watch:
+    """The callbacks that wait for one descriptor."""
+
+    __slots__ = ("reader", "source", "writer")
+
+    def __init__(self, source: Pollable) -> None:
+        self.source = source
+        self.reader: asyncio.Handle | None = None
+        self.writer: asyncio.Handle | None = None
+
+
+class Poll:
+    """The watched descriptors of one loop."""
+
+    def __init__(self) -> None:
+        self._watches: dict[int, Watch] = {}
+        #: The descriptors that may be ready, in epoll's order; the values mean nothing.
+        self._candidates: dict[int, None] = {}
+
+    def watch(self, source: Pollable, kind: str, handle: asyncio.Handle) -> None:
+        """Let a handle wait; `kind` is "reader" or "writer". It replaces, and cancels, the one that waits so far."""
+        watch = self._watches.get(source.fd)
+        if watch is None:
+            watch = self._watches[source.fd] = Watch(source)
+        earlier: asyncio.Handle | None = getattr(watch, kind)
+        setattr(watch, kind, handle)
+        if earlier is not None:
+            earlier.cancel()
+        self._candidates.setdefault(source.fd)
+
+    def unwatch(self, fd: int, kind: str) -> bool:
+        """Cancel the handle that waits. Returns whether there was one."""
+        watch = self._watches.get(fd)
+        earlier: asyncio.Handle | None = None if watch is None else getattr(watch, kind)
+        if watch is None or earlier is None:
+            return False
+        setattr(watch, kind, None)
+        if watch.reader is watch.writer is None:
+            self.forget(fd)
+        earlier.cancel()
+        return True
+
+    def forget(self, fd: int) -> None:
+        """Watch a descriptor no longer, because it was closed."""
+        self._watches.pop(fd, None)
+        self._candidates.pop(fd, None)
+
+    def notify(self, fd: int) -> None:
+        """Look at a descriptor in the next poll, because it may have become ready."""
+        if fd in self._watches:
+            self._candidates.setdefault(fd)
+
+    def collect(self, choose: Callable[[str, int], int] | None) -> list[asyncio.Handle]:
+        """Return the handles whose descriptors are ready, the reader of a descriptor before its writer.
+
+        With `choose`, the order of the descriptors is chosen by it.
+        """
+        if not self._candidates:
+            return []
+        found: list[list[asyncio.Handle]] = []
+        for fd in list(self._candidates):
+            watch = self._watches[fd]
+            readable, writable = watch.source.ready()
+            waiting = (watch.reader if readable else None, watch.writer if writable else None)
+            handles = [handle for handle in waiting if handle is not None]
+            del self._candidates[fd]
+            if handles:
+                self._candidates[fd] = None
+                found.append(handles)
+        if choose is not None:
+            found = [found.pop(choose("event", len(found))) for _ in range(len(found))]
+        return [handle for handles in found for handle in handles]
+
+    def handles(self, fd: int) -> tuple[asyncio.Handle | None, asyncio.Handle | None]:
+        """The reader and the writer that wait for a descriptor."""
+        watch = self._watches.get(fd)
+        return (None, None) if watch is None else (watch.reader, watch.writer)
+
+    def clear(self) -> None:
+        """Forget all descriptors."""
+        self._watches.clear()
+        self._candidates.clear()
+
+
+def handle_of(loop: Any, callback: Any, args: tuple[Any, ...], context: Any) -> asyncio.Handle:
+    """A handle as asyncio's own `_add_reader` makes it."""
+    return asyncio.Handle(callback, args, loop, context)

@@ -1,0 +1,402 @@
+"""Socket objects of the simulated network.
+
+`SimulatedSocket` is what asyncio's own code gets here from `socket.socket(...)`. `AdoptedSocket` is a socket object that
+the program has made itself, and given to the loop: its class changes, so all that the program does with it from then on
+happens on the network. Its real descriptor stays open and idle.
+"""
+
+from __future__ import annotations
+
+import errno
+import socket
+import warnings
+import weakref
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from ._datagram import DatagramEndpoint
+from ._endpoint import Endpoint
+from ._host import current_host, error
+from ._stream import StreamEndpoint
+from ._unix_stream import UnixEndpoint, find_unix_listener
+
+if TYPE_CHECKING:
+    from ._network import Network
+
+_INTERNET = (socket.AF_INET, socket.AF_INET6)
+#: The bits of a socket's type that are no part of it.
+_TYPE_FLAGS = socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
+
+#: Linux sets these with `connect_ex` too.
+_IN_PROGRESS = (errno.EINPROGRESS, errno.EAGAIN)
+
+
+def make_endpoint(network: Network, family: int, kind: int, proto: int) -> Endpoint:
+    """The endpoint of a new socket on the host where the calling code runs."""
+    if family not in (*_INTERNET, socket.AF_UNIX) or (family == socket.AF_INET6 and not network.ipv6):
+        raise error(errno.EAFNOSUPPORT)
+    host = current_host(network)
+    if kind == socket.SOCK_STREAM:
+        made = UnixEndpoint if family == socket.AF_UNIX else StreamEndpoint
+        return made(network, host, family, proto)
+    if kind == socket.SOCK_DGRAM and family in _INTERNET:
+        return DatagramEndpoint(network, host, family, proto)
+    raise error(errno.ESOCKTNOSUPPORT)
+
+
+class Calls:
+    """The methods of a socket, over an endpoint. They never block."""
+
+    __slots__ = ()
+
+    @property
+    def _endpoint(self) -> Endpoint:
+        raise NotImplementedError
+
+    def _open_endpoint(self) -> Endpoint:
+        endpoint = self._endpoint
+        if endpoint.fd < 0:
+            raise error(errno.EBADF)
+        return endpoint
+
+    # -- names and options -------------------------------------------------------------------------
+
+    def getsockname(self) -> Any:
+        return self._open_endpoint().sockname()
+
+    def getpeername(self) -> Any:
+        return self._open_endpoint().peername()
+
+    def getsockopt(self, level: int, name: int, size: int = 0, /) -> Any:
+        return self._open_endpoint().get_option(level, name, size)
+
+    def setsockopt(self, level: int, name: int, value: Any, size: int = 0, /) -> None:
+        self._open_endpoint().set_option(level, name, value)
+
+    # -- connections -------------------------------------------------------------------------------
+
+    def bind(self, address: Any, /) -> None:
+        endpoint = self._open_endpoint()
+        endpoint.network.faults.raise_at("bind", endpoint, address)
+        endpoint.bind(address)
+
+    def listen(self, backlog: int = 128, /) -> None:
+        endpoint = self._open_endpoint()
+        endpoint.network.faults.raise_at("listen", endpoint)
+        endpoint.listen(backlog)
+
+    def connect(self, address: Any, /) -> None:
+        endpoint = self._open_endpoint()
+        faults = endpoint.network.faults
+        later = faults.connect_fault(endpoint, address)
+        try:
+            endpoint.connect(address)
+        except BlockingIOError:
+            self._would_block("connect")
+            if later and isinstance(endpoint, StreamEndpoint):
+                endpoint.fail_connect(later)
+            raise
+
+    def connect_ex(self, address: Any, /) -> int:
+        try:
+            self.connect(address)
+        except OSError as exception:
+            return exception.errno or 0
+        return 0
+
+    def accept(self) -> tuple[SimulatedSocket, Any]:
+        endpoint = self._open_endpoint()
+        endpoint.network.faults.raise_at("accept", endpoint)
+        try:
+            child, address = endpoint.accept()
+        except BlockingIOError:
+            self._would_block("accept")
+            raise
+        return SimulatedSocket(endpoint.network, endpoint=child), address
+
+    def shutdown(self, how: int, /) -> None:
+        if how not in (socket.SHUT_RD, socket.SHUT_WR, socket.SHUT_RDWR):
+            raise error(errno.EINVAL)
+        self._open_endpoint().shutdown(how)
+
+    # -- data --------------------------------------------------------------------------------------
+
+    def recv(self, size: int, flags: int = 0, /) -> bytes:
+        return self._receive(size, flags)[0]
+
+    def recvfrom(self, size: int, flags: int = 0, /) -> tuple[bytes, Any]:
+        return self._receive(size, flags)
+
+    def recv_into(self, buffer: Any, size: int = 0, flags: int = 0) -> int:
+        return self.recvfrom_into(buffer, size, flags)[0]
+
+    def recvfrom_into(self, buffer: Any, size: int = 0, flags: int = 0) -> tuple[int, Any]:
+        with memoryview(buffer) as view, view.cast("B") as room:
+            if size < 0:
+                raise ValueError("negative buffersize in recv_into")
+            if size > len(room):
+                raise ValueError("buffer too small for requested bytes")
+            data, address = self._receive(size or len(room), flags)
+            room[: len(data)] = data
+            return len(data), address
+
+    def _receive(self, size: int, flags: int) -> tuple[bytes, Any]:
+        if size < 0:
+            raise ValueError("negative buffersize in recv")
+        endpoint = self._open_endpoint()
+        faults = endpoint.network.faults
+        faults.raise_at("recv", endpoint)
+        if endpoint.type == socket.SOCK_STREAM:
+            size = faults.shortened("recv", endpoint, size)
+        try:
+            return endpoint.receive_from(size, bool(flags & socket.MSG_PEEK))
+        except BlockingIOError:
+            self._would_block("recv")
+            raise
+
+    def send(self, data: Any, flags: int = 0, /) -> int:
+        return self._send(data, None)
+
+    def sendto(self, data: Any, *rest: Any) -> int:
+        if not 1 <= len(rest) <= 2:
+            raise TypeError(f"sendto() takes 2 or 3 arguments ({1 + len(rest)} given)")
+        if rest[-1] is None:
+            self._open_endpoint().parse("sendto", None)
+        return self._send(data, rest[-1])
+
+    def sendmsg(self, buffers: Iterable[Any], ancillary: Any = (), flags: int = 0, address: Any = None, /) -> int:
+        if tuple(ancillary):
+            raise error(errno.EOPNOTSUPP)
+        return self._send(b"".join(buffers), address)
+
+    def sendall(self, data: Any, flags: int = 0, /) -> None:
+        with memoryview(data) as view, view.cast("B") as rest:
+            sent = 0
+            while sent < len(rest):
+                sent += self._send(rest[sent:], None)
+
+    def _send(self, data: Any, address: Any) -> int:
+        endpoint = self._open_endpoint()
+        faults = endpoint.network.faults
+        with memoryview(data) as view, view.cast("B") as whole:
+            faults.raise_at("send", endpoint, address)
+            if endpoint.type == socket.SOCK_STREAM:
+                size = faults.shortened("send", endpoint, len(whole))
+                with whole[:size] as part:
+                    return self._send_some(endpoint, part, None)
+            return self._send_some(endpoint, whole, address)
+
+    def _send_some(self, endpoint: Endpoint, data: memoryview, address: Any) -> int:
+        try:
+            return endpoint.send(data, address)
+        except BlockingIOError:
+            self._would_block("send")
+            raise
+
+    def _would_block(self, call: str) -> None:
+        if self.gettimeout() != 0:
+            raise RuntimeError(
+                f"{call}() would block the thread on a simulated socket, and nothing could end that: "
+                "call setblocking(False), and the loop's sock_* methods"
+            )
+
+    def gettimeout(self) -> float | None:
+        """The timeout of a call in seconds, 0 for a non-blocking socket."""
+        raise NotImplementedError
+
+
+class SimulatedSocket(Calls):
+    """A socket of the simulated network. Its descriptor is a number that no real one has."""
+
+    __slots__ = ("__weakref__", "_socket_endpoint", "_timeout")
+
+    def __init__(
+        self,
+        network: Network,
+        family: int = socket.AF_INET,
+        type: int = socket.SOCK_STREAM,
+        proto: int = 0,
+        *,
+        endpoint: Endpoint | None = None,
+    ) -> None:
+        if endpoint is None:
+            endpoint = make_endpoint(network, family, type & ~_TYPE_FLAGS, proto)
+        self._socket_endpoint = endpoint
+        self._timeout: float | None = 0.0 if type & socket.SOCK_NONBLOCK else None
+        network.open_descriptor(endpoint)
+
+    @property
+    def _endpoint(self) -> Endpoint:
+        return self._socket_endpoint
+
+    @property
+    def family(self) -> socket.AddressFamily:
+        return socket.AddressFamily(self._endpoint.family)
+
+    @property
+    def type(self) -> socket.SocketKind:
+        return socket.SocketKind(self._endpoint.type)
+
+    @property
+    def proto(self) -> int:
+        return self._endpoint.proto
+
+    def fileno(self) -> int:
+        return self._endpoint.fd
+
+    def setblocking(self, flag: bool, /) -> None:
+        self.settimeout(None if flag else 0.0)
+
+    def settimeout(self, value: float | None, /) -> None:
+        if value is not None and value < 0:
+            raise ValueError("Timeout value out of range")
+        self._timeout = value
+
+    def gettimeout(self) -> float | None:
+        return self._timeout
+
+    def getblocking(self) -> bool:
+        return self._timeout != 0
+
+    def get_inheritable(self) -> bool:
+        return False
+
+    def set_inheritable(self, inheritable: bool) -> None:
+        pass
+
+    def dup(self) -> SimulatedSocket:
+        raise error(errno.EOPNOTSUPP)
+
+    def detach(self) -> int:
+        # A simulated descriptor is of no use without its object.
+        raise error(errno.EOPNOTSUPP)
+
+    def close(self) -> None:
+        if self._endpoint.fd >= 0:
+            self._endpoint.close()
+
+    def __enter__(self) -> SimulatedSocket:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        endpoint = getattr(self, "_socket_endpoint", None)
+        if endpoint is not None and endpoint.fd >= 0:
+            warnings.warn(f"unclosed {self!r}", ResourceWarning, source=self, stacklevel=2)
+            endpoint.close()
+
+    def __repr__(self) -> str:
+        closed = " [closed]" if self._endpoint.fd < 0 else ""
+        return f"<{type(self).__name__}{closed} fd={self.fileno()}, {self._endpoint!r}>"
+
+
+#: The endpoints of the sockets that programs have made.
+_adopted: weakref.WeakKeyDictionary[socket.socket, Endpoint] = weakref.WeakKeyDictionary()
+
+
+class AdoptedSocket(Calls, socket.socket):
+    """A socket that the program has made, and that is on the simulated network now."""
+
+    __slots__ = ()
+
+    @property
+    def _endpoint(self) -> Endpoint:
+        return _adopted[self]
+
+    def gettimeout(self) -> float | None:
+        return socket.socket.gettimeout(self)
+
+    def getsockopt(self, level: int, name: int, size: int = 0, /) -> Any:
+        if level == socket.SOL_SOCKET:
+            return super().getsockopt(level, name, size)
+        return socket.socket.getsockopt(self, level, name, size)
+
+    def setsockopt(self, level: int, name: int, value: Any, size: int = 0, /) -> None:
+        # The real socket refuses what is no option.
+        if value is None:
+            socket.socket.setsockopt(self, level, name, value, size)
+        else:
+            socket.socket.setsockopt(self, level, name, value)
+        super().setsockopt(level, name, value, size)
+
+    def dup(self) -> AdoptedSocket:
+        raise error(errno.EOPNOTSUPP)
+
+    def detach(self) -> int:
+        self._endpoint.close()
+        return socket.socket.detach(self)
+
+    def close(self) -> None:
+        self._endpoint.close()
+        socket.socket.close(self)
+
+    def __repr__(self) -> str:
+        closed = " [closed]" if self.fileno() < 0 else ""
+        return f"<{type(self).__name__}{closed} fd={self.fileno()}, {self._endpoint!r}>"
+
+
+#: The options that a program may have set before its socket is adopted.
+_CARRIED = [
+    (socket.SOL_SOCKET, socket.SO_REUSEADDR),
+    (socket.SOL_SOCKET, socket.SO_REUSEPORT),
+    (socket.SOL_SOCKET, socket.SO_BROADCAST),
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE),
+]
+
+
+def adopt(network: Network, sock: socket.socket) -> None:
+    """Move a socket that the program has made, and that has no peer, to the simulated network.
+
+    It takes its name and whether it listens along. TypeError if it is an instance of another class.
+    """
+    if type(sock) is not socket.socket:
+        raise TypeError(f"{type(sock).__qualname__} cannot be moved to the simulated network: only socket.socket can")
+    endpoint = make_endpoint(network, sock.family, sock.type, sock.proto)
+    for level, name in _CARRIED:
+        value = sock.getsockopt(level, name)
+        if value:
+            endpoint.set_option(level, name, value)
+    if sock.family == socket.AF_INET6:
+        endpoint.set_option(
+            socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, sock.getsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY)
+        )
+    name = sock.getsockname()
+    if sock.family in _INTERNET and name[1]:
+        endpoint.bind(name)
+    if sock.type == socket.SOCK_STREAM and sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+        endpoint.listen(128)
+    network.open_descriptor(endpoint, sock.fileno())
+    _adopted[sock] = endpoint
+    sock.__class__ = AdoptedSocket
+    # A socket that is never closed is closed by its destructor.
+    weakref.finalize(sock, endpoint.close).atexit = False
+
+
+def is_adoptable(network: Network, sock: Any, address: Any = None) -> bool:
+    """Whether a real socket belongs on the network: one of the internet, or one for the path of a simulated server.
+
+    A socket that has a real peer, such as one of a socketpair(), stays real.
+    """
+    if not isinstance(sock, socket.socket) or isinstance(sock, AdoptedSocket) or sock.fileno() < 0:
+        return False
+    if sock.family == socket.AF_UNIX:
+        if sock.type != socket.SOCK_STREAM or address is None:
+            return False
+        try:
+            return find_unix_listener(network, address) is not None
+        except (OSError, TypeError):
+            return False
+    if sock.family not in _INTERNET or sock.type not in (socket.SOCK_STREAM, socket.SOCK_DGRAM):
+        return False
+    try:
+        sock.getpeername()
+    except OSError:
+        return True
+    return False
+
+
+def is_simulated(sock: Any) -> bool:
+    """Whether a socket is on a simulated network."""
+    return isinstance(sock, Calls)
