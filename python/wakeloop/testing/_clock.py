@@ -68,7 +68,7 @@ class Clock:
         return self._base + (_monotonic() - self._since) * self._rate
 
     def advance(self, seconds: float) -> None:
-        """Move the clock forward. The timers that become due run in the loop's next turn, ordered by their deadlines.
+        """Move the clock forward. The timers that become due are ready at once, ordered by their deadlines.
 
         While the loop runs, the clock has to be frozen, or a RuntimeError is raised: a clock that moves by itself
         would run away under the test. ValueError for a negative or infinite number.

@@ -82,6 +82,7 @@ def _audit(event: str, arguments: tuple[Any, ...]) -> None:
         for waiting in list(_loops.values()):
             if waiting[-1]._started_thread(current):
                 _report(waiting[-1], what, f"in the thread {current.name!r} takes real time, for which the clock waits")
+                return
 
 
 def _report(loop: TestingLoop, what: str, how: str) -> None:

@@ -18,6 +18,7 @@ from typing import Any, Literal, TypeVar, TypeVarTuple, Unpack
 
 from .. import _core
 from .._inherited import base_events
+from .._selector import SelectorFacade
 from ._clock import Clock, Mode
 from ._escapes import watching
 from ._inline import Delay, Executor, Fault, Jobs
@@ -61,6 +62,7 @@ class EventLoop(TestingLoop):
 
     # close() must work even if the arguments were refused.
     _ordered: ReadyCallbacks | None = None
+    jobs: Jobs | None = None
 
     def __init__(
         self,
@@ -76,28 +78,26 @@ class EventLoop(TestingLoop):
         executor_fault: Fault | None = None,
         slow_callback: float | None = None,
     ) -> None:
-        self.schedule = schedule_of(seed, schedule)
-        self.clock = Clock(clock)
+        try:
+            self._check(while_waiting, executor, slow_callback)
+            self.schedule = schedule_of(seed, schedule)
+            self.clock = Clock(clock)
+            if executor == "inline" or (executor == "auto" and not self.schedule.is_fifo):
+                self.jobs = Jobs(self, executor_delay, executor_fault)
+            elif executor_delay or executor_fault:
+                raise ValueError("executor_delay and executor_fault are for inline jobs: give executor='inline'")
+            self._epoch = epoch_of(patch_time)
+        except BaseException:
+            self.close()
+            raise
         self.steps = StepLog()
         self.network = network
-        self.jobs = None
-        self._thread, self._left = None, []
-        self._tasks_made = self._futures_made = 0
-        if while_waiting not in ("wait", "jump"):
-            raise ValueError(f"while_waiting is 'wait' or 'jump', not {while_waiting!r}")
-        if executor not in ("auto", "inline", "threads"):
-            raise ValueError(f"an executor is 'auto', 'inline' or 'threads', not {executor!r}")
-        if slow_callback is not None and not slow_callback > 0:
-            raise ValueError(f"slow_callback is a positive number of seconds, not {slow_callback!r}")
-        if executor == "inline" or (executor == "auto" and not self.schedule.is_fifo):
-            self.jobs = Jobs(self, executor_delay, executor_fault)
-        elif executor_delay or executor_fault:
-            raise ValueError("executor_delay and executor_fault are for inline jobs: give executor='inline'")
-        self._jumps_always = while_waiting == "jump"
-        self._epoch = epoch_of(patch_time)
         self.slow_callback = slow_callback
         #: The callbacks that took longer than `slow_callback`, with their real seconds.
         self.slow_callbacks: list[tuple[str, float]] = []
+        self._thread, self._left = None, []
+        self._tasks_made = self._futures_made = 0
+        self._jumps_always = while_waiting == "jump"
         self._ordered = None if self.schedule.is_fifo else ReadyCallbacks(self.schedule)
         self._outside = Outside(self)
         self._reports = Reports()
@@ -106,7 +106,16 @@ class EventLoop(TestingLoop):
         self._goals = 0
         super().__init__()
         self.clock._is_running = self.is_running
-        self.clock._wake = self._write_to_self
+        self.clock._wake = self._clock_moved
+
+    @staticmethod
+    def _check(while_waiting: str, executor: str, slow_callback: float | None) -> None:
+        if while_waiting not in ("wait", "jump"):
+            raise ValueError(f"while_waiting is 'wait' or 'jump', not {while_waiting!r}")
+        if executor not in ("auto", "inline", "threads"):
+            raise ValueError(f"an executor is 'auto', 'inline' or 'threads', not {executor!r}")
+        if slow_callback is not None and not slow_callback > 0:
+            raise ValueError(f"slow_callback is a positive number of seconds, not {slow_callback!r}")
 
     # -- time ------------------------------------------------------------------------------------
 
@@ -197,9 +206,20 @@ class EventLoop(TestingLoop):
     def _started_thread(self, thread: threading.Thread) -> bool:
         return thread is not self._thread and thread not in self._outside._earlier
 
+    def _clock_moved(self) -> None:
+        """The clock was advanced, or moves again: the timers that are due come before what is scheduled from now on."""
+        self._wake_timers()
+        self._write_to_self()
+
     # -- turns -----------------------------------------------------------------------------------
 
     def _run_once(self) -> None:
+        """Run one iteration."""
+        selector = self._selector
+        if type(selector) is not SelectorFacade or "select" in vars(selector):
+            # A tool has put a selector of its own there.
+            super()._run_once()
+            return
         if self._wait() == 0 or self._ordered:
             self._select(0)
         else:
@@ -258,8 +278,8 @@ class EventLoop(TestingLoop):
         elif self._goals and self._thread is threading.main_thread():
             raise deadlock(self)
         else:
-            # run_forever, or other threads may have something to say.
-            self._wait_really()
+            # run_forever, or other threads may have something to say. The clock stands still meanwhile.
+            self._select(None)
 
     def _deadline(self) -> float | None:
         """When the next timer is due. None if it never is."""

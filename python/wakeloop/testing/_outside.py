@@ -25,19 +25,19 @@ class Outside:
 
     def add_job(self, future: asyncio.Future[Any]) -> None:
         """Count a job of an executor until its future is done."""
+        self._jobs = [job for job in self._jobs if not job.done()]
         self._jobs.append(future)
 
     def awaited(self) -> str:
         """Say what the loop waits for, for people; an empty string if it is nothing."""
         loop = self._loop
+        self._jobs = [job for job in self._jobs if not job.done()]
         if count := loop._awaited_descriptors():
             return _counted(count, "descriptor")
         if count := loop._awaited_operations():
             return _counted(count, "operation") + " of the runtime"
         if self._jobs:
-            self._jobs = [job for job in self._jobs if not job.done()]
-            if self._jobs:
-                return _counted(len(self._jobs), "job") + " of an executor"
+            return _counted(len(self._jobs), "job") + " of an executor"
         if loop._pidfds:
             return _counted(len(loop._pidfds), "child process", "child processes")
         if threads := self.threads():
@@ -49,8 +49,13 @@ class Outside:
         if threading.active_count() <= 1:
             return []
         workers: Any = getattr(concurrent.futures.thread, "_threads_queues", ())
-        found = set(threading.enumerate()) - self._earlier
+        found = {thread for thread in threading.enumerate() if is_programs(thread)} - self._earlier
         return sorted((thread for thread in found if thread not in workers), key=lambda thread: thread.name)
+
+
+def is_programs(thread: threading.Thread) -> bool:
+    """Whether Python started the thread. Threads of the runtime that have called Python look like threads too."""
+    return not isinstance(thread, threading._DummyThread)
 
 
 def _counted(count: int, noun: str, plural: str = "") -> str:

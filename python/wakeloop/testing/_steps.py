@@ -12,6 +12,7 @@ import os
 import re
 import sys
 import types
+import weakref
 from collections import deque
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -40,7 +41,7 @@ class Step(NamedTuple):
         return f"{self.number:>6} {self.time:>12.6f}  {self.who}: {self.what}"
 
 
-#: A step before its text is made: number, time, who, and a function or a code object with a line.
+#: A step before its text is made: number, time, who, and the name of a function or a code object with a line.
 _Raw = tuple[int, float, str, Any, int]
 
 
@@ -51,13 +52,14 @@ class StepLog:
         self._steps: deque[_Raw] = deque(maxlen=limit)
         #: How many steps have run, of which some may not be kept.
         self.total = 0
-        self._names: dict[int, tuple[Any, str]] = {}
+        self._names: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+        self._numbers: dict[int, str] = {}
         self._counts: dict[str, int] = {}
 
     def add(self, time: float, handle: Any, owner: Any, is_timer: bool) -> None:
         """Note that a handle is about to run. `owner` is the object of which its callback is a method, or None."""
         self.total += 1
-        what: Any = handle._callback
+        what: Any = None
         line = 0
         if isinstance(owner, asyncio.Task):
             who = self._task_name(owner)
@@ -70,6 +72,9 @@ class StepLog:
             who = self._number(owner, type(owner).__qualname__)
         else:
             who = "callback"
+        if what is None:
+            # The callback itself is not kept: that would keep the program's objects alive.
+            what = function_name(handle._callback)
         self._steps.append((self.total, time, who, what, line))
 
     def note(self, time: float, who: str, what: str) -> None:
@@ -108,12 +113,16 @@ class StepLog:
         return name
 
     def _number(self, it: Any, kind: str) -> str:
-        known = self._names.get(id(it))
-        if known is None:
-            count = self._counts[kind] = self._counts.get(kind, 0) + 1
-            # The object is kept, so that no other one can get its id.
-            known = self._names[id(it)] = (it, f"{kind} #{count}")
-        return known[1]
+        # The object is not kept alive, so another one may get its id later.
+        if self._names.get(id(it)) is it:
+            return self._numbers[id(it)]
+        try:
+            self._names[id(it)] = it
+        except TypeError:
+            return kind
+        count = self._counts[kind] = self._counts.get(kind, 0) + 1
+        name = self._numbers[id(it)] = f"{kind} #{count}"
+        return name
 
 
 def _finish(raw: _Raw) -> Step:
@@ -121,7 +130,7 @@ def _finish(raw: _Raw) -> Step:
     if isinstance(what, types.CodeType):
         text = f"{what.co_qualname} at {os.path.basename(what.co_filename)}:{line}"
     else:
-        text = what if isinstance(what, str) else function_name(what)
+        text = what
     return Step(number, time, who, text)
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from .. import waits
+from ._outside import is_programs
 from ._state import TestingLoop
 
 
@@ -89,7 +90,10 @@ class Before:
         now = _descriptors()
         found = [f"descriptor {fd}: {now[fd]}" for fd in sorted(now) if self._descriptors.get(fd) != now[fd]]
         threads = sorted(set(threading.enumerate()) - self._threads, key=lambda thread: thread.name)
-        return found + [f"thread {thread.name!r}" for thread in threads if thread.is_alive()]
+        return found + [f"thread {thread.name!r}" for thread in threads if thread.is_alive() and is_programs(thread)]
+
+
+_RUNTIMES = tuple(f"anon_inode:[{kind}" for kind in ("eventpoll", "eventfd", "timerfd", "io_uring"))
 
 
 def _descriptors() -> dict[int, str]:
@@ -105,7 +109,8 @@ def _descriptors() -> dict[int, str]:
             except (OSError, ValueError):
                 pass  # The descriptor of this listing.
         break
-    return {fd: target for fd, target in found.items() if not target.startswith("anon_inode:[event")}
+    # The runtime opens its pollers and timers at its first use, and keeps them.
+    return {fd: target for fd, target in found.items() if not target.startswith(_RUNTIMES)}
 
 
 def pending_tasks(loop: TestingLoop) -> list[str]:

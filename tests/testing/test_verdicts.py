@@ -1,0 +1,397 @@
+"""What a testing run says of a program: deadlocks, what it leaves behind, and how a failure is run again."""
+
+import asyncio
+import gc
+import signal
+import socket
+import threading
+import time
+import warnings
+
+import pytest
+
+from wakeloop import testing
+
+pytestmark = pytest.mark.native
+
+
+def test_a_deadlock_is_reported_at_once_with_the_chains_of_awaits():
+    async def main():
+        lock = asyncio.Lock()
+
+        async def hold():
+            async with lock:
+                await asyncio.Event().wait()
+
+        async def want():
+            async with lock:
+                pass
+
+        await asyncio.sleep(60)
+        await asyncio.gather(asyncio.create_task(hold(), name="holder"), asyncio.create_task(want(), name="waiter"))
+
+    before = time.monotonic()
+    with pytest.raises(testing.Deadlock) as raised:
+        testing.run(main)
+    assert time.monotonic() - before < 20
+    text = str(raised.value)
+    assert text.startswith("deadlock at 60 s: every task waits, no timer is set, and nothing real is awaited")
+    for part in ("'holder'", "wait of Event", "'waiter'", "acquire of Lock", "gather() of 2", "test_verdicts.py", "hold"):
+        assert part in text
+    assert [info.name for info in raised.value.tasks] == ["Task-1", "holder", "waiter"]
+
+
+def test_a_clock_that_nobody_can_move_is_a_deadlock():
+    with pytest.raises(testing.Deadlock, match="the clock is frozen(.|\n)*clock.advance(.|\n)*due in 5.0 s"):
+        testing.run(lambda: asyncio.sleep(5), clock="frozen")
+
+
+def test_a_sleep_without_end_is_a_deadlock():
+    with pytest.raises(testing.Deadlock):
+        testing.run(lambda: asyncio.sleep(float("inf")))
+
+
+def test_a_loop_that_waits_for_a_thread_or_a_descriptor_is_no_deadlock():
+    async def main():
+        loop = asyncio.get_running_loop()
+        told = loop.create_future()
+        thread = threading.Timer(0.02, loop.call_soon_threadsafe, [told.set_result, "by a thread"])
+        thread.start()
+        near, far = socket.socketpair()
+        with near, far:
+            near.setblocking(False)
+            assert await told == "by a thread"
+            thread.join()
+            thread = threading.Timer(0.02, far.send, [b"by a socket"])
+            thread.start()
+            assert await loop.sock_recv(near, 20) == b"by a socket"
+            thread.join()
+
+    testing.run(main)
+
+
+def test_run_forever_waits_for_other_threads():
+    loop = testing.EventLoop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    asyncio.run_coroutine_threadsafe(asyncio.sleep(1000), loop).result(10)
+    assert loop.time() == 1000
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join()
+    loop.close()
+
+
+def test_a_loop_in_another_thread_is_not_accused_of_a_deadlock():
+    """Whoever has started the thread may have something to say to its loop."""
+    loop = testing.EventLoop()
+    told, seen = loop.create_future(), []
+    thread = threading.Thread(target=lambda: seen.append(loop.run_until_complete(told)))
+    thread.start()
+    time.sleep(0.02)
+    loop.call_soon_threadsafe(told.set_result, "told")
+    thread.join()
+    loop.close()
+    assert seen == ["told"]
+
+
+# -- what is left ----------------------------------------------------------------------------------------------
+
+
+def left_by(main, **options):
+    with pytest.raises(testing.LeftBehind) as raised:
+        testing.run(main, **options)
+    return raised.value.found
+
+
+def test_a_clean_program_leaves_nothing_behind():
+    async def main():
+        async def echo(reader, writer):
+            writer.write(await reader.read())
+            writer.close()
+
+        async with await asyncio.start_server(echo, "127.0.0.1", 0) as server:
+            reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+            writer.write(b"x")
+            writer.write_eof()
+            assert await reader.read() == b"x"
+            writer.close()
+            await writer.wait_closed()
+        await asyncio.to_thread(int)
+        return "clean"
+
+    assert testing.run(main) == "clean"
+    for seed in range(5):
+        assert testing.run(main, seed=seed) == "clean"
+
+
+def test_a_pending_task_is_left_behind():
+    async def main():
+        asyncio.create_task(asyncio.sleep(5), name="forgotten")
+        await asyncio.sleep(1)
+
+    (found,) = left_by(main)
+    assert found.startswith("task 'forgotten'") and "due in 4.0 s" in found
+    assert testing.run(main, check=False) is None
+
+
+def test_a_task_that_ends_without_waiting_is_not_left_behind():
+    async def main():
+        async def steps():
+            for _ in range(20):
+                await asyncio.sleep(0)
+
+        asyncio.create_task(steps())
+
+    testing.run(main)
+    testing.run(main, seed=1)
+
+
+def test_a_task_that_outlasts_its_cancellation_does_not_hang_the_run(asyncio_log):
+    async def main():
+        async def stubborn():
+            while True:
+                try:
+                    await asyncio.Event().wait()
+                except asyncio.CancelledError:
+                    pass
+
+        asyncio.create_task(stubborn(), name="stubborn")
+        await asyncio.sleep(1)
+
+    assert any("'stubborn'" in found for found in left_by(main))
+    gc.collect()
+
+
+def test_open_transports_and_their_descriptors_are_left_behind():
+    kept = []
+
+    async def main():
+        loop = asyncio.get_running_loop()
+        kept.append(await loop.create_datagram_endpoint(asyncio.DatagramProtocol, local_addr=("127.0.0.1", 0)))
+        kept.append(await loop.create_server(asyncio.Protocol, "127.0.0.1", 0))
+
+    found = left_by(main)
+    assert sum(each.startswith("transport ") for each in found) == 2
+    assert any("DatagramTransport ('127.0.0.1'" in each for each in found)
+    kept[1].close()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        kept.clear()
+        gc.collect()
+
+
+def test_descriptors_and_threads_are_left_behind():
+    kept, go = [], threading.Event()
+
+    async def main():
+        kept.append(socket.socket())
+        kept.append(threading.Thread(target=go.wait, name="forgotten"))
+        kept[-1].start()
+
+    found = left_by(main)
+    go.set()
+    kept.pop().join()
+    kept.pop().close()
+    assert len(found) == 2 and found[0].startswith("descriptor ") and found[1] == "thread 'forgotten'"
+
+
+def test_exceptions_that_nobody_has_seen_are_left_behind(asyncio_log):
+    async def main():
+        async def fail():
+            raise ValueError("unseen")
+
+        asyncio.create_task(fail(), name="failing")
+        asyncio.get_running_loop().call_soon(lambda: 1 / 0)
+        future = asyncio.get_running_loop().create_future()
+        future.set_exception(KeyError("unseen too"))
+        del future
+        await asyncio.sleep(1)
+
+    for options in ({}, {"seed": 1}):
+        found = " ".join(left_by(main, **options))
+        for part in ("'failing'", "ValueError: unseen", "ZeroDivisionError", "KeyError: 'unseen too'", "test_verdicts.py:"):
+            assert part in found
+
+
+def test_exceptions_that_the_programs_own_handler_gets_are_seen():
+    async def main():
+        seen = []
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: seen.append(context["exception"]))
+        asyncio.get_running_loop().call_soon(lambda: 1 / 0)
+        await asyncio.sleep(1)
+        return seen
+
+    assert [type(error) for error in testing.run(main)] == [ZeroDivisionError]
+
+
+def test_slow_callbacks_are_measured_in_real_time():
+    async def main():
+        deadline = time.perf_counter() + 0.05
+        while time.perf_counter() < deadline:
+            pass
+        await asyncio.sleep(3600)
+
+    (found,) = left_by(main, slow_callback=0.04)
+    assert "of real time: Task-1" in found and "test_verdicts.py" in found
+    testing.run(main)
+
+
+def test_debug_mode_logs_slow_callbacks_by_real_time(asyncio_log):
+    async def main():
+        loop = asyncio.get_running_loop()
+        loop.slow_callback_duration = 0.02
+        loop.call_soon(lambda: threading.Event().wait(0.03))
+        await asyncio.sleep(3600)
+
+    testing.run(main, debug=True)
+    assert [record for record in asyncio_log.records if "Executing <Handle" in record.getMessage()]
+    assert "took 0." in asyncio_log.text and "took 3600" not in asyncio_log.text
+
+
+# -- failures --------------------------------------------------------------------------------------------------
+
+
+async def fails_sometimes():
+    seen = []
+
+    async def append(name):
+        seen.append(name)
+
+    await asyncio.gather(append("a"), append("b"))
+    assert seen == ["a", "b"]
+
+
+def test_a_failure_says_its_seed_and_how_to_run_it_again():
+    failing = None
+    for seed in range(50):
+        try:
+            testing.run(fails_sometimes, seed=seed)
+        except AssertionError as error:
+            failing = seed
+            assert error.__notes__ == [
+                f"seed {seed}: run it again with wakeloop.testing.run(fails_sometimes, seed={seed})"
+            ]
+            break
+    assert failing is not None
+    for _ in range(2):
+        with pytest.raises(AssertionError):
+            testing.run(fails_sometimes, seed=failing)
+
+
+def test_a_failure_of_a_schedule_says_its_decisions():
+    with pytest.raises(AssertionError) as raised:
+        testing.run(fails_sometimes, schedule=testing.Replay([1, 0, 0]))
+    assert raised.value.__notes__ == [
+        "run it again with wakeloop.testing.run(fails_sometimes, schedule=wakeloop.testing.Replay([1]))"
+    ]
+
+
+def test_a_failure_without_a_seed_has_no_note():
+    with pytest.raises(ZeroDivisionError) as raised:
+        testing.run(lambda: asyncio.wait_for(failing(), 5))
+    assert not hasattr(raised.value, "__notes__")
+
+
+async def failing():
+    return 1 / 0
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
+@pytest.mark.parametrize("options", [{}, {"seed": 3}])
+def test_an_exception_that_ends_the_process_leaves_the_run(error, options):
+    async def main():
+        asyncio.get_running_loop().call_later(5, fail)
+        await asyncio.sleep(10)
+
+    def fail():
+        raise error
+
+    with pytest.raises(error):
+        testing.run(main, **options)
+
+
+def test_an_interrupt_cancels_main_as_in_asyncio():
+    async def main():
+        signal.raise_signal(signal.SIGINT)
+        try:
+            await asyncio.sleep(3600)
+        except asyncio.CancelledError:
+            seen.append("cancelled")
+            raise
+
+    seen = []
+    with pytest.raises(KeyboardInterrupt):
+        testing.run(main)
+    assert seen == ["cancelled"]
+
+
+def test_callbacks_that_did_not_run_stay_for_the_next_run():
+    loop = testing.EventLoop(seed=1)
+    seen = []
+
+    def fail():
+        raise KeyboardInterrupt
+
+    for number in range(3):
+        loop.call_soon(seen.append, number)
+    loop.call_soon(fail)
+    loop.call_soon(seen.append, "after")
+    with pytest.raises(KeyboardInterrupt):
+        loop.run_forever()
+    loop.call_soon(loop.stop)
+    loop.run_forever()
+    loop.close()
+    assert seen == [0, 1, 2, "after"]
+
+
+@pytest.mark.parametrize("main", [5, lambda: 5, None])
+def test_something_else_than_a_coroutine_is_refused(main):
+    with pytest.raises(TypeError, match="a coroutine or a coroutine function was expected"):
+        testing.run(main)
+
+
+def test_a_coroutine_is_run_too():
+    assert testing.run(asyncio.sleep(3600, "slept")) == "slept"
+
+
+def test_a_run_in_a_running_loop_is_refused():
+    async def main():
+        with pytest.raises(RuntimeError, match="cannot be called from a running event loop"):
+            testing.run(lambda: asyncio.sleep(1))
+
+    asyncio.run(main())
+    testing.run(main)
+
+
+def test_a_testing_run_works_in_a_thread_of_another():
+    """An inline job runs on the thread of the loop, where no loop runs for it."""
+
+    async def inner():
+        await asyncio.sleep(60)
+        return asyncio.get_running_loop().time()
+
+    async def main():
+        await asyncio.sleep(5)
+        return await asyncio.to_thread(testing.run, inner), asyncio.get_running_loop().time()
+
+    assert testing.run(main, executor="inline") == (60, 5)
+    assert testing.run(main, executor="inline", patch_time=True, seed=1) == (60, 5)
+
+
+def test_a_loop_can_be_run_inside_of_a_callback():
+    from tests.support.nesting import make_nestable, run_nested
+
+    loop = testing.EventLoop(seed=1)
+    make_nestable(loop)
+
+    async def inner():
+        await asyncio.sleep(60)
+        return loop.time()
+
+    async def main():
+        return run_nested(loop, inner())
+
+    try:
+        assert loop.run_until_complete(main()) == 60
+    finally:
+        loop.close()
