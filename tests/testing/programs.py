@@ -21,10 +21,14 @@ depth = contextvars.ContextVar("depth", default=0)
 
 
 class Program:
-    """One program. Call it to get its coroutine."""
+    """One program. Call it to get its coroutine.
 
-    def __init__(self, number):
-        self.number = number
+    Without ties it is one that asyncio runs in the same way each time: no two deadlines are the same, because asyncio's
+    heap does not keep their order; no job runs in a thread; and no set is iterated over.
+    """
+
+    def __init__(self, number, ties=True):
+        self.number, self.ties = number, ties
 
     def __call__(self):
         return self.run()
@@ -50,6 +54,8 @@ class Program:
 
     def spawn(self, name, choices):
         operations = choices.choices(list(OPERATIONS), list(OPERATIONS.values()), k=choices.randrange(2, 8))
+        if not self.ties:
+            operations = [each for each in operations if each not in ("job", "look_up", "completed")]
         task = asyncio.create_task(self.work(name, operations, random.Random(choices.random())), name=name)
         self.tasks.append(task)
 
@@ -57,7 +63,7 @@ class Program:
         depth.set(depth.get() + 1)
         for operation in operations:
             try:
-                async with asyncio.timeout(choices.choice([0.5, 1, 3])):
+                async with asyncio.timeout(self.delay(choices, [0.5, 1, 3])):
                     result = await getattr(self, operation)(name, choices)
             except Exception as error:
                 result = type(error).__name__
@@ -69,21 +75,25 @@ class Program:
     def note(self, *what):
         self.journal.append((round(asyncio.get_running_loop().time(), 6), *what))
 
+    def delay(self, choices, delays=DELAYS):
+        chosen = choices.choice(delays)
+        return chosen if self.ties or not chosen else chosen + choices.random() / 100
+
     def future(self, choices):
         return choices.choice(self.futures)
 
     # -- what a task does --------------------------------------------------------------------------------------------
 
     async def sleep(self, name, choices):
-        await asyncio.sleep(choices.choice(DELAYS))
+        await asyncio.sleep(self.delay(choices))
 
     async def hold(self, name, choices):
         async with self.lock:
-            await asyncio.sleep(choices.choice(DELAYS))
+            await asyncio.sleep(self.delay(choices))
 
     async def use(self, name, choices):
         async with self.semaphore:
-            await asyncio.sleep(choices.choice(DELAYS))
+            await asyncio.sleep(self.delay(choices))
 
     async def wait_for_condition(self, name, choices):
         async with self.condition:
@@ -117,36 +127,37 @@ class Program:
 
     async def first_of(self, name, choices):
         done, pending = await asyncio.wait(
-            {asyncio.ensure_future(asyncio.sleep(choices.choice(DELAYS), number)) for number in range(3)},
-            timeout=choices.choice([0.5, 1]),
+            [asyncio.ensure_future(asyncio.sleep(self.delay(choices), number)) for number in range(3)],
+            timeout=self.delay(choices, [0.5, 1]),
             return_when=asyncio.FIRST_COMPLETED,
         )
-        for task in pending:
+        for task in pending if self.ties else sorted(pending, key=lambda task: int(task.get_name().split("-")[1])):
             task.cancel()
         if pending:
             await asyncio.wait(pending)
         # The order of these sets is part of what must not differ between two runs.
-        return [task.result() for task in done], len(pending)
+        results = [task.result() for task in done]
+        return results if self.ties else sorted(results), len(pending)
 
     async def gather(self, name, choices):
-        delays = [choices.choice(DELAYS) for _ in range(3)]
+        delays = [self.delay(choices) for _ in range(3)]
         return await asyncio.gather(*(asyncio.sleep(delay, delay) for delay in delays))
 
     async def group(self, name, choices):
         async with asyncio.TaskGroup() as group:
             for _ in range(2):
-                group.create_task(asyncio.sleep(choices.choice(DELAYS)))
+                group.create_task(asyncio.sleep(self.delay(choices)))
             if choices.random() < 0.3:
                 raise LookupError(name)
 
     async def completed(self, name, choices):
-        parts = [asyncio.sleep(choices.choice(DELAYS), number) for number in range(3)]
+        parts = [asyncio.ensure_future(asyncio.sleep(self.delay(choices), number)) for number in range(3)]
         return [await part for part in asyncio.as_completed(parts)]
 
     async def stream(self, name, choices):
         async def numbers():
             for number in range(3):
-                await asyncio.sleep(choices.choice(DELAYS))
+                await asyncio.sleep(self.delay(choices))
                 yield number
 
         async with contextlib.aclosing(numbers()) as stream:
@@ -164,7 +175,8 @@ class Program:
         loop = asyncio.get_running_loop()
         for number in range(3):
             loop.call_soon(self.note, name, "soon", number)
-            loop.call_later(choices.choice(DELAYS), self.note, name, "later", number)
+            delay = self.delay(choices) + (0 if self.ties else choices.random() / 1000)
+            loop.call_later(delay, self.note, name, "later", number)
         loop.call_later(1, self.note, name, "never").cancel()
 
     async def callbacks_of_a_future(self, name, choices):

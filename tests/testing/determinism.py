@@ -1,0 +1,118 @@
+"""Does a seed repeat a run, step by step? Runs random programs in several processes, and compares their steps.
+
+    python -m tests.testing.determinism                         200 programs, 20 seeds, 5 runs of each
+    python -m tests.testing.determinism --programs 20           fewer
+    python -m tests.testing.determinism --show 17 3             prints the steps of program 17 with seed 3
+
+The runs are spread over processes. Each has another PYTHONHASHSEED, other addresses, another order of the programs, and
+other things in memory. Compared are the steps, with time, task and line, and the program's journal.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import hashlib
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+
+from wakeloop.testing._observed import ObservedLoop
+
+from .programs import Program
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+
+def run(number, seed):
+    """Runs a program with a seed. Returns its steps and what it returned or raised, as text."""
+    options = {} if seed is None else {"seed": seed}
+    # What a program leaves behind is not of interest here.
+    loop = ObservedLoop(**options, check=False)
+    try:
+        ended = loop.run_program(Program(number))
+    except Exception as error:
+        ended = type(error).__name__
+    return [*map(str, loop.steps), repr(ended)]
+
+
+def digest(lines):
+    return hashlib.blake2b("\n".join(lines).encode(), digest_size=12).hexdigest()
+
+
+def digests(programs, seeds, order):
+    """Returns the digest of each run, by program and seed. The order of the programs is that of the given seed."""
+    places = [(number, seed) for number in range(programs) for seed in range(seeds)]
+    random.Random(order).shuffle(places)
+    # Objects of many sizes, so that the addresses of others are different in each process.
+    kept = [bytearray(random.Random(order).randrange(1, 5000)) for _ in range(1000)]
+    found = {f"{number} {seed}": digest(run(number, seed)) for number, seed in places}
+    del kept
+    return found
+
+
+def in_a_process(programs, seeds, order):
+    """Starts a process that writes the digests to its output."""
+    command = [sys.executable, "-m", "tests.testing.determinism", "--worker", str(order)]
+    command += ["--programs", str(programs), "--seeds", str(seeds)]
+    return subprocess.Popen(command, cwd=ROOT, env={**os.environ, "PYTHONHASHSEED": str(order)}, stdout=subprocess.PIPE, text=True)
+
+
+def compare(programs, seeds, runs, jobs=2):
+    """Runs everything. Returns the runs that differ, and for each program how many different orders its seeds have."""
+    found = []
+    for start in range(0, runs, jobs):
+        with contextlib.ExitStack() as stack:
+            orders = range(start, min(start + jobs, runs))
+            processes = [stack.enter_context(in_a_process(programs, seeds, order + 1)) for order in orders]
+            for process in processes:
+                found.append(json.loads(process.communicate()[0]))
+                assert process.returncode == 0
+    first, *others = found
+    differing = sorted(key for key in first if any(other[key] != first[key] for other in others))
+    orders = [len({first[f"{number} {seed}"] for seed in range(seeds)}) for number in range(programs)]
+    return differing, orders
+
+
+def first_difference(one, two):
+    for place, (line, other) in enumerate(zip(one, two)):
+        if line != other:
+            return f"line {place}: {line!r} and {other!r}"
+    return f"{len(one)} and {len(two)} lines"
+
+
+def main():
+    parser = argparse.ArgumentParser(prog="python -m tests.testing.determinism")
+    parser.add_argument("--programs", type=int, default=200)
+    parser.add_argument("--seeds", type=int, default=20)
+    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--show", type=int, nargs=2, metavar=("PROGRAM", "SEED"))
+    parser.add_argument("--worker", type=int, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.show:
+        print(*run(*options.show), sep="\n")
+        return 0
+    if options.worker is not None:
+        json.dump(digests(options.programs, options.seeds, options.worker), sys.stdout)
+        return 0
+    started = time.monotonic()
+    differing, orders = compare(options.programs, options.seeds, options.runs)
+    steps = [len(run(number, 0)) - 1 for number in range(options.programs)]
+    many = sum(count > 1 for count in orders)
+    print(f"{options.programs} programs of {min(steps)} to {max(steps)} steps, {options.seeds} seeds, {options.runs} runs of each")
+    print(f"runs that differ from their first: {len(differing)} of {options.programs * options.seeds * (options.runs - 1)}")
+    for key in differing[:10]:
+        print(f"  program and seed: {key}")
+    print(
+        f"different orders: {sum(orders)} of {options.programs * options.seeds} runs; {many} programs have more than one, "
+        f"the median is {sorted(orders)[len(orders) // 2]} of {options.seeds}"
+    )
+    print(f"{time.monotonic() - started:.0f} s")
+    return 1 if differing else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,59 @@
+"""The same seed gives the same steps in every process; `make determinism` tries 200 programs."""
+
+import asyncio
+
+import pytest
+
+from tests.testing import determinism
+from tests.testing.programs import Program
+from wakeloop import testing
+
+pytestmark = pytest.mark.native
+
+
+@pytest.mark.timeout(90)
+def test_a_seed_repeats_every_step_in_another_process():
+    differing, orders = determinism.compare(programs=25, seeds=4, runs=4)
+    assert differing == []
+    # Most seeds have an order of their own.
+    assert len(orders) == 25 and all(orders) and sum(orders) > 75
+
+
+def test_a_seed_repeats_every_step_in_the_same_process():
+    first = [determinism.run(number, 7) for number in range(20)]
+    assert determinism.first_difference(first[3], determinism.run(3, 7)) == f"{len(first[3])} and {len(first[3])} lines"
+    assert [determinism.run(number, 7) for number in range(20)] == first
+
+
+def test_a_difference_is_seen():
+    one, two = determinism.run(3, 1), determinism.run(3, 2)
+    assert one != two and determinism.first_difference(one, two).startswith("line ")
+    assert determinism.digest(one) != determinism.digest(two)
+
+
+class AsyncioLoop(asyncio.SelectorEventLoop):
+    """asyncio's own loop, with a clock that jumps."""
+
+    def __init__(self):
+        super().__init__()
+        self._now, select = 0.0, self._selector.select
+
+        def jump(timeout):
+            events = select(0)
+            self._now += 0 if events else timeout
+            return events
+
+        self._selector.select = jump
+
+    def time(self):
+        return self._now
+
+
+def test_without_a_seed_the_order_is_that_of_asyncio():
+    def journal(number, factory):
+        with asyncio.Runner(loop_factory=factory) as runner:
+            return runner.run(Program(number, ties=False)())
+
+    for number in range(100):
+        ours, asyncios = journal(number, testing.EventLoop), journal(number, AsyncioLoop)
+        assert ours == asyncios, f"program {number}: {determinism.first_difference(ours, asyncios)}"
