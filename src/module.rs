@@ -13,7 +13,9 @@ use crate::capi::error::{exception, raise_io};
 use crate::capi::fallible::list;
 use crate::compat::{self, clock, patches, transports};
 use crate::event_loop::core::{heartbeat, page, process};
-use crate::event_loop::{calls, core, event_loop::EventLoop, executor_future, handle, recording, simulation, sock};
+use crate::event_loop::{
+    calls, core, event_loop::EventLoop, executor_future, handle, recording, simulation, sock,
+};
 use crate::histogram;
 use crate::primitives::{self, lookup};
 use crate::spin::{self, Setting};

@@ -59,7 +59,11 @@ pub(crate) const METHODS: &[Method<Core>] = &[
         descriptors,
         c"_awaited_descriptors()\n\nHow many descriptors the program waits for.",
     ),
-    Method::no_args(c"_sources", sources, c"_sources()\n\nThe native transports and listeners that are open."),
+    Method::no_args(
+        c"_sources",
+        sources,
+        c"_sources()\n\nThe native transports and listeners that are open.",
+    ),
     Method::no_args(
         c"_awaited_operations",
         operations,

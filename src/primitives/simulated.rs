@@ -8,6 +8,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
 use crate::capi::Fallible;
+use crate::capi::fallible::py_tuple;
 
 /// A testing loop runs in this process.
 static ACTIVE: AtomicBool = AtomicBool::new(false);
@@ -17,6 +18,11 @@ static ACTIVE: AtomicBool = AtomicBool::new(false);
 pub(super) fn _simulate(active: bool) {
     // Relaxed: written and read with the GIL held.
     ACTIVE.store(active, Ordering::Relaxed);
+}
+
+/// Do the jobs of the loop that runs on this thread run inline?
+pub(in crate::primitives) fn runs_inline(py: Python<'_>) -> PyResult<bool> {
+    Ok(simulated(py, "runs_inline", || py_tuple(py, []), None)?.is_some())
 }
 
 /// What `wakeloop.testing._inline` returns for a call of the function `name`; nothing if the call is not made on a

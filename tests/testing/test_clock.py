@@ -6,6 +6,7 @@ import logging
 import math
 import os
 import queue
+import socket
 import subprocess
 import sys
 import threading
@@ -311,6 +312,21 @@ def test_real_descriptors_do_not_hold_the_clock_if_it_is_told_so():
     before = time.monotonic()
     testing.run(main, while_waiting="jump")
     assert time.monotonic() - before < 60
+
+
+def test_a_clock_that_waits_for_long_says_for_what(monkeypatch):
+    monkeypatch.setattr("wakeloop.testing._loop.PATIENCE", 0.02)
+
+    async def main():
+        with socket.socket() as listener:
+            listener.bind(("127.0.0.1", 0))
+            server = await asyncio.start_server(print, sock=listener)
+            await asyncio.sleep(0.01)
+            await asyncio.sleep(0.06)
+            server.close()
+
+    with pytest.warns(testing.SimulationWarning, match="waits in real time for 1 descriptor; the next timer is due in 0"):
+        testing.run(main)
 
 
 def test_a_reader_in_real_time_wakes_a_loop_with_a_frozen_clock():

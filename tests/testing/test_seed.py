@@ -348,7 +348,7 @@ def test_a_schedule_remembers_what_it_decided():
     assert schedule.choose("ready", 1) == 0 and schedule.chance("loss", 0) is False and schedule.chance("loss", 1) is True
     assert schedule.uniform("latency", 2, 2) == 2 and schedule.decisions == []
     answers = [schedule.choose("ready", 10), schedule.chance("loss", 0.5), schedule.uniform("latency", 1, 3)]
-    assert [decision[:2] for decision in schedule.decisions] == [("ready", 10), ("loss", 2), ("latency", 65536)]
+    assert [(decision.kind, decision.count) for decision in schedule.decisions] == [("ready", 10), ("loss", 2), ("latency", 65536)]
     again = testing.Replay(schedule.decisions)
     assert [again.choose("ready", 10), again.chance("loss", 0.5), again.uniform("latency", 1, 3)] == answers
     assert again.choose("ready", 5) == 0 and again.chance("loss", 0.9) is False and again.uniform("latency", 1, 3) == 1

@@ -46,7 +46,7 @@ def watching(loop: TestingLoop) -> Iterator[None]:
     own = threading.get_ident()
     _loops.setdefault(own, []).append(loop)
     if not _SLEEP_IS_AUDITED and time.sleep is _real_sleep:
-        time.sleep = sleep
+        setattr(time, "sleep", sleep)
     try:
         yield
     finally:
@@ -89,7 +89,7 @@ def _report(loop: TestingLoop, what: str, how: str) -> None:
     if loop.clock.mode == "real":
         return
     text = f"{what} {how}"
-    registry: dict[str, Any] = {}
+    registry: Any = {}
     frame = _call_site(sys._getframe(2 if _SLEEP_IS_AUDITED or not what.startswith("time.sleep") else 3))
     if frame is not None:
         file, line = frame.f_code.co_filename, frame.f_lineno

@@ -143,6 +143,12 @@ def spawn_blocking(
     return _spawned(loop.jobs, function, arguments, keywords)
 
 
+def runs_inline() -> bool | None:
+    """Whether jobs on files run on the thread of the loop, as those of executors do."""
+    loop = _testing_loop()
+    return True if loop is not None and loop.jobs is not None else None
+
+
 async def _spawned(jobs: Jobs, function: Callable[..., Any], arguments: tuple[Any, ...], keywords: Any) -> Any:
     context = contextvars.copy_context()
     return await jobs.submit(functools.partial(context.run, function, *arguments, **keywords), ())

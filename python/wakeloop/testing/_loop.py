@@ -10,9 +10,11 @@ import asyncio
 import concurrent.futures
 import contextlib
 import datetime
+import gc
 import math
 import threading
 import time
+import warnings
 from collections.abc import Callable, Generator
 from typing import Any, Literal, TypeVar, TypeVarTuple, Unpack
 
@@ -20,7 +22,7 @@ from .. import _core
 from .._inherited import base_events
 from .._selector import SelectorFacade
 from ._clock import Clock, Mode
-from ._escapes import watching
+from ._escapes import SimulationWarning, watching
 from ._inline import Delay, Executor, Fault, Jobs
 from ._order import ReadyCallbacks, owner_of
 from ._outside import Outside
@@ -37,7 +39,14 @@ _Ts = TypeVarTuple("_Ts")
 #: Does the clock wait in real time for real things, or does it jump all the same?
 WhileWaiting = Literal["wait", "jump"]
 
+#: Under a schedule, the garbage collector runs after each so many steps. What it finds may run code of the program, so
+#: that has to happen at the same steps in each run.
+COLLECT_EVERY = 10_000
+
 _monotonic = time.monotonic
+
+#: After so many real seconds of waiting for something real, a clock says so once.
+PATIENCE = 5.0
 
 #: The testing loops that run in this process.
 _running = 0
@@ -102,6 +111,10 @@ class EventLoop(TestingLoop):
         self._outside = Outside(self)
         self._reports = Reports()
         self._after_suspend: list[Callable[[asyncio.Task[Any]], object]] = []
+        #: After so many steps the garbage collector runs, if `run` has disabled it.
+        self._next_collection = math.inf
+        #: It was said that the clock waits in real time.
+        self._has_complained = False
         #: How many calls of run_until_complete are active.
         self._goals = 0
         super().__init__()
@@ -129,15 +142,15 @@ class EventLoop(TestingLoop):
         """Create a future of this loop."""
         return Future(loop=self)
 
-    def create_task(self, coro: Any, *, name: Any = None, context: Any = None, **options: Any) -> Any:
+    def create_task(self, coro: Any, **options: Any) -> Any:
         """Run a coroutine as a task of this loop; see asyncio.loop.create_task."""
         factory = self._task_factory
         if factory is not None:
             if factory is not getattr(asyncio, "eager_task_factory", None):
-                return super().create_task(coro, name=name, context=context, **options)
+                return super().create_task(coro, **options)
             options.setdefault("eager_start", True)
         self._check_closed()
-        task = Task(coro, loop=self, name=name, context=context, **options)
+        task: Any = Task(coro, loop=self, **options)
         if task._source_traceback:
             del task._source_traceback[-2:]
         try:
@@ -246,6 +259,9 @@ class EventLoop(TestingLoop):
                 self._step(handle)
             self._move_ready(ordered)
         handle = None
+        if self.steps.total >= self._next_collection:
+            self._next_collection += COLLECT_EVERY
+            gc.collect(1)
 
     def _has_ready(self) -> bool:
         """Whether a callback is ready to run."""
@@ -263,7 +279,7 @@ class EventLoop(TestingLoop):
             return
         awaited = "" if self._jumps_always and clock.mode == "auto" else self._outside.awaited()
         if awaited:
-            self._wait_really()
+            self._wait_really(awaited)
             return
         # What other threads have sent, and with while_waiting="jump" what is ready by now.
         self._select(0)
@@ -273,8 +289,8 @@ class EventLoop(TestingLoop):
         if deadline is not None and clock.mode == "auto":
             clock._jump(deadline)
             self._wake_timers()
-        elif self._jumps_always and self._outside.awaited():
-            self._wait_really()
+        elif self._jumps_always and (awaited := self._outside.awaited()):
+            self._wait_really(awaited)
         elif self._goals and self._thread is threading.main_thread():
             raise deadlock(self)
         else:
@@ -286,7 +302,7 @@ class EventLoop(TestingLoop):
         deadline = self._next_deadline()
         return None if deadline is None or math.isinf(deadline) else deadline
 
-    def _wait_really(self) -> None:
+    def _wait_really(self, awaited: str = "") -> None:
         """Wait for events in real time. The clock flows meanwhile, unless it is frozen."""
         clock, deadline = self.clock, self._deadline()
         timeout = None
@@ -296,12 +312,23 @@ class EventLoop(TestingLoop):
             self._select(timeout)
             self._wake_timers()
             return
+        is_long = not self._has_complained and (timeout is None or timeout > PATIENCE)
         clock._flow()
         try:
-            self._select(timeout)
+            happened = self._select(PATIENCE if is_long else timeout)
         finally:
             clock._stand(deadline)
         self._wake_timers()
+        if is_long and not happened and not self._ready_count():
+            self._complain(awaited, deadline)
+
+    def _complain(self, awaited: str, deadline: float | None) -> None:
+        """Say that the clock has waited for something real, and for what."""
+        self._has_complained = True
+        text = f"the clock of the loop waits in real time for {awaited}"
+        if deadline is not None:
+            text += f"; the next timer is due in {deadline - self.clock.time():.1f} s, and while_waiting='jump' would jump to it"
+        warnings.warn(text, SimulationWarning, stacklevel=2)
 
     def _step(self, handle: Any) -> None:
         owner = owner_of(handle)

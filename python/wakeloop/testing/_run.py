@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from .._inherited import events
 from ._clock import Mode
 from ._inline import Delay, Executor, Fault
-from ._loop import EventLoop, WhileWaiting
+from ._loop import COLLECT_EVERY, EventLoop, WhileWaiting
 from ._schedule import Schedule
 from ._steps import function_name
 from ._verdicts import Before, Deadlock, LeftBehind, indented, open_transports, pending_tasks
@@ -74,9 +74,10 @@ def run_on(loop: EventLoop, main: Main[_T], *, check: bool = True, debug: bool |
     try:
         if events._get_running_loop() is not None:
             raise RuntimeError("wakeloop.testing.run() cannot be called from a running event loop")
-        coroutine = main if inspect.iscoroutine(main) else _call(main)
+        coroutine = _coroutine(main)
         with _quiet_collector(loop):
-            return _run(loop, coroutine, check, debug)
+            result: _T = _run(loop, coroutine, check, debug)
+            return result
     except (SystemExit, KeyboardInterrupt):
         raise
     except BaseException as error:
@@ -89,7 +90,7 @@ def run_on(loop: EventLoop, main: Main[_T], *, check: bool = True, debug: bool |
         loop.close()
 
 
-def _call(main: Any) -> Any:
+def _coroutine(main: Main[Any]) -> Coroutine[Any, Any, Any]:
     coroutine = main() if callable(main) else main
     if not inspect.iscoroutine(coroutine):
         raise TypeError(f"a coroutine or a coroutine function was expected, not {type(main).__qualname__}")
@@ -127,11 +128,12 @@ async def _settle(loop: EventLoop) -> None:
 
 @contextlib.contextmanager
 def _quiet_collector(loop: EventLoop) -> Iterator[None]:
-    """Under a schedule, the garbage collector runs at fixed steps: what it finds may run code of the program."""
+    """Under a schedule, only the loop runs the garbage collector, at fixed steps."""
     if loop.schedule.is_fifo or not gc.isenabled():
         yield
         return
     gc.disable()
+    loop._next_collection = COLLECT_EVERY
     try:
         yield
     finally:

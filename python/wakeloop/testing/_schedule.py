@@ -19,7 +19,7 @@ class Decision(NamedTuple):
     """One answer of a schedule: what was asked, how many answers were possible, and which one it gave."""
 
     kind: str
-    count: int
+    count: int  # type: ignore[assignment]
     chosen: int
 
 

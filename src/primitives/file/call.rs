@@ -41,6 +41,7 @@ use crate::capi::{Borrowed, Raised, Ref, Slot, This};
 use crate::event_loop::clock::monotonic_nanos;
 use crate::event_loop::core::process::forks;
 use crate::primitives::data::Data;
+use crate::primitives::simulated::runs_inline;
 use crate::runtime::sync::oneshot::{self, Receiver};
 use crate::runtime::{AbortHandle, NoThread};
 use crate::transport::streams::errors;
@@ -301,6 +302,10 @@ impl FileCall {
         cancel: Option<PipeWriter>,
     ) -> Result<Step, Raised> {
         let py = this.py();
+        // A read that may wait for another process cannot run on the loop's thread.
+        if cancel.is_none() && runs_inline(py)? {
+            return FileCall::run_inline(this, file, turn, job);
+        }
         let runtime = runtime::handle().map_err(|error| raise_io(&error))?;
         let home = LoopHandle::running(py)?;
         let (waiter, future) = Waiter::new(py)?;
@@ -326,6 +331,30 @@ impl FileCall {
         let running =
             Running { finished, waker, task: task.abort_handle(), abortable, cancel, forks: forks() };
         Ok(FileCall::wait(this, Phase::Running(running), future))
+    }
+
+    /// Runs the job on the loop's thread, for a testing loop. The task gets the result in the next turn.
+    #[cold]
+    fn run_inline(
+        this: This<'_, Self>,
+        file: This<'_, File>,
+        turn: TurnGuard,
+        job: Job,
+    ) -> Result<Step, Raised> {
+        let py = this.py();
+        let raw = file.raw.get().ok_or(Raised)?;
+        let raw = DropOnLoop::new(raw.bind(py).unbind(), &LoopHandle::running(py)?);
+        let finished = py.detach(move || {
+            let reply = catch_unwind(AssertUnwindSafe(|| job.run(turn.shared(), &raw)));
+            Finished { reply, turn, raw }
+        });
+        match FileCall::conclude(this, file, Some(finished))? {
+            Step::Done(result) => {
+                this.phase.set(Phase::Done(result));
+                Ok(Step::Yield)
+            }
+            step => Ok(step),
+        }
     }
 
     fn conclude(
