@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 #: The most that one datagram holds, and the bytes of its headers.
 LARGEST = 65507
+_LARGEST_LENGTH = 65535
 HEADER = 28
 #: What the kernel counts for a datagram in a buffer besides its data.
 OVERHEAD = 256
@@ -36,10 +37,11 @@ class DatagramEndpoint(Endpoint):
         self._received: deque[tuple[bytes, Any]] = deque()
         self._received_size = 0
         self._is_closed = False
+        self._is_shut = [False, False]  # for receiving, for sending
 
     def ready(self) -> tuple[bool, bool]:
         """Whether a poll reports the socket as readable, and as writable."""
-        return bool(self._received or self.failure or self._is_closed), True
+        return bool(self._received or self.failure or self._is_shut[0]), True
 
     def peername(self) -> Any:
         """What getpeername() returns, or OSError."""
@@ -68,6 +70,8 @@ class DatagramEndpoint(Endpoint):
 
     def send(self, data: memoryview, name: Any = None) -> int:
         """Send a datagram to an address, or to the peer."""
+        if len(data) > _LARGEST_LENGTH:
+            raise error(errno.EMSGSIZE)
         if name is not None:
             target, port = self.parse("sendto", name)
         elif self._remote is None:
@@ -77,6 +81,8 @@ class DatagramEndpoint(Endpoint):
         self.take_failure()
         if port == 0:
             raise error(errno.EINVAL)
+        if self._is_shut[1]:
+            raise error(errno.EPIPE)
         if len(data) > LARGEST:
             raise error(errno.EMSGSIZE)
         if target.is_unspecified:
@@ -146,6 +152,11 @@ class DatagramEndpoint(Endpoint):
         """Linux refuses it without a peer; with one it has no effect on the peer."""
         if self._remote is None:
             raise error(errno.ENOTCONN)
+        if how in (socket.SHUT_RD, socket.SHUT_RDWR):
+            self._is_shut[0] = True
+        if how in (socket.SHUT_WR, socket.SHUT_RDWR):
+            self._is_shut[1] = True
+        self.changed()
 
     def close(self) -> None:
         """Give the port back."""

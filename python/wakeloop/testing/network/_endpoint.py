@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 _BUFFERS = {socket.SO_SNDBUF: "send_capacity", socket.SO_RCVBUF: "receive_capacity"}
 
+_SMALLEST = 1152
 #: An option of a socket is an int, and Linux has it as four bytes.
 _INT = 4
 
@@ -107,9 +108,12 @@ class Endpoint:
         return self._options.get((level, name), 0)
 
     def set_option(self, level: int, name: int, value: Any) -> None:
-        """What setsockopt() does. Linux doubles the size of a buffer."""
+        """What setsockopt() does."""
         if level == socket.SOL_SOCKET and name in _BUFFERS:
-            setattr(self, _BUFFERS[name], max(2 * _as_int(value), 2048))
+            # Linux doubles the size, for what it needs besides the data. That is much in the receiver's buffer.
+            size = max(_as_int(value), _SMALLEST)
+            setattr(self, _BUFFERS[name], size if name == socket.SO_RCVBUF else 2 * size)
+            self._options[level, name] = 2 * size
             self.changed()
             return
         self._options[level, name] = value
@@ -124,7 +128,7 @@ class Endpoint:
     def _ask(self, level: int, name: int) -> Any:
         if level == socket.SOL_SOCKET:
             if name in _BUFFERS:
-                return getattr(self, _BUFFERS[name])
+                return self.option(level, name) or getattr(self, _BUFFERS[name])
             if name == socket.SO_ERROR:
                 number, self.failure = self.failure, 0
                 return number
@@ -180,6 +184,10 @@ class Endpoint:
     def send(self, data: memoryview, name: Any = None) -> int:
         """Send data, and return how many bytes were taken."""
         raise NotImplementedError
+
+    def check_target(self, name: Any) -> None:
+        """Refuse what is no address to send to."""
+        self.parse("sendto", name)
 
     def shutdown(self, how: int) -> None:
         """Close one direction, or both."""

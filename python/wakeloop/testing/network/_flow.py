@@ -118,12 +118,6 @@ class Flow:
         self.stop()
         self._transmit(Segment(b"", is_reset=True))
 
-    def take_unsent(self) -> bytes:
-        """Take back what was not sent."""
-        data = bytes(self._unsent)
-        self._unsent.clear()
-        return data
-
     def stop(self) -> None:
         """Send nothing more. What is on its way still arrives."""
         self._unsent.clear()

@@ -267,11 +267,16 @@ class Network:
             raise RuntimeError("the network belongs to no loop: give it to a testing loop, as in run(network=...)")
         return loop
 
+    @property
+    def is_running(self) -> bool:
+        """Whether the network belongs to a loop that is not closed."""
+        loop = None if self._loop is None else self._loop()
+        return loop is not None and not loop.is_closed()
+
     def attach(self, loop: Any) -> None:
         """Belong to a loop from now on. The traffic of an earlier loop is forgotten, the script stays."""
-        earlier = None if self._loop is None else self._loop()
-        if earlier is not None and earlier is not loop and not earlier.is_closed():
-            raise RuntimeError(f"{self!r} belongs to {earlier!r}, which is not closed")
+        if self.is_running and self.loop is not loop:
+            raise RuntimeError(f"{self!r} belongs to {self.loop!r}, which is not closed")
         self._loop = weakref.ref(loop)
         for endpoint in list(self._descriptors.values()):
             endpoint.fd = -1
@@ -290,10 +295,8 @@ class Network:
         return self.loop.time()  # type: ignore[no-any-return]
 
     def call_at(self, when: float, callback: Callable[..., object], *args: Any) -> asyncio.TimerHandle:
-        """Call something of the network later. Nothing happens any more once the loop is closed."""
+        """Call something of the network later."""
         loop = self.loop
-        if loop.is_closed():
-            return asyncio.TimerHandle(when, callback, args, loop, self._context)
         return loop.call_at(when, callback, *args, context=self._context)  # type: ignore[no-any-return]
 
     def call_later(self, delay: float, callback: Callable[..., object], *args: Any) -> asyncio.TimerHandle:
@@ -368,7 +371,7 @@ class Network:
 
     def resume_flows(self) -> None:
         """Let all connections go on, because a link was healed."""
-        if self._loop is None or self._loop() is None or self._loop().is_closed():
+        if not self.is_running:
             return
         for endpoint in [*self._descriptors.values()]:
             if isinstance(endpoint, StreamEndpoint) and endpoint.state is State.CONNECTED and endpoint.out is not None:

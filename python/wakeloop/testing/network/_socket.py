@@ -7,12 +7,13 @@ happens on the network. Its real descriptor stays open and idle.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import socket
 import warnings
 import weakref
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from ._datagram import DatagramEndpoint
 from ._endpoint import Endpoint
@@ -27,8 +28,8 @@ _INTERNET = (socket.AF_INET, socket.AF_INET6)
 #: The bits of a socket's type that are no part of it.
 _TYPE_FLAGS = socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
 
-#: Linux sets these with `connect_ex` too.
-_IN_PROGRESS = (errno.EINPROGRESS, errno.EAGAIN)
+#: Larger sizes are checked by the socket module.
+_LARGEST = 1 << 30
 
 
 def make_endpoint(network: Network, family: int, kind: int, proto: int) -> Endpoint:
@@ -122,27 +123,31 @@ class Calls:
     # -- data --------------------------------------------------------------------------------------
 
     def recv(self, size: int, flags: int = 0, /) -> bytes:
-        return self._receive(size, flags)[0]
+        _check_size("recv", size)
+        # The socket module does not ask the kernel for nothing.
+        return self._receive(size, flags)[0] if size else b""
 
     def recvfrom(self, size: int, flags: int = 0, /) -> tuple[bytes, Any]:
+        _check_size("recvfrom", size)
         return self._receive(size, flags)
 
-    def recv_into(self, buffer: Any, size: int = 0, flags: int = 0) -> int:
-        return self.recvfrom_into(buffer, size, flags)[0]
+    def recv_into(self, buffer: Any, nbytes: int = 0, flags: int = 0) -> int:
+        return self._receive_into("recv_into", buffer, nbytes, flags)[0]
 
-    def recvfrom_into(self, buffer: Any, size: int = 0, flags: int = 0) -> tuple[int, Any]:
-        with memoryview(buffer) as view, view.cast("B") as room:
-            if size < 0:
-                raise ValueError("negative buffersize in recv_into")
+    def recvfrom_into(self, buffer: Any, nbytes: int = 0, flags: int = 0) -> tuple[int, Any]:
+        return self._receive_into("recvfrom_into", buffer, nbytes, flags)
+
+    def _receive_into(self, call: str, buffer: Any, size: int, flags: int) -> tuple[int, Any]:
+        _check_size(call, size, buffer)
+        with _view(call, buffer, writable=True) as view, view.cast("B") as room:
             if size > len(room):
-                raise ValueError("buffer too small for requested bytes")
-            data, address = self._receive(size or len(room), flags)
+                _refuse(call, buffer, size)
+            size = size or len(room)
+            data, address = self._receive(size, flags) if size or call == "recvfrom_into" else (b"", None)
             room[: len(data)] = data
             return len(data), address
 
     def _receive(self, size: int, flags: int) -> tuple[bytes, Any]:
-        if size < 0:
-            raise ValueError("negative buffersize in recv")
         endpoint = self._open_endpoint()
         faults = endpoint.network.faults
         faults.raise_at("recv", endpoint)
@@ -155,43 +160,42 @@ class Calls:
             raise
 
     def send(self, data: Any, flags: int = 0, /) -> int:
-        return self._send(data, None)
+        with _view("send", data) as view:
+            return self._send(view, None)
 
     def sendto(self, data: Any, *rest: Any) -> int:
         if not 1 <= len(rest) <= 2:
-            raise TypeError(f"sendto() takes 2 or 3 arguments ({1 + len(rest)} given)")
-        if rest[-1] is None:
-            self._open_endpoint().parse("sendto", None)
-        return self._send(data, rest[-1])
+            _refuse("sendto", data, *rest)
+        with _view("sendto", data, *rest) as view:
+            self._endpoint.check_target(rest[-1])
+            return self._send(view, rest[-1])
 
     def sendmsg(self, buffers: Iterable[Any], ancillary: Any = (), flags: int = 0, address: Any = None, /) -> int:
         if tuple(ancillary):
             raise error(errno.EOPNOTSUPP)
-        return self._send(b"".join(buffers), address)
+        with memoryview(b"".join(buffers)) as view:
+            return self._send(view, address)
 
     def sendall(self, data: Any, flags: int = 0, /) -> None:
-        with memoryview(data) as view, view.cast("B") as rest:
+        with _view("sendall", data) as view, view.cast("B") as rest:
             sent = 0
             while sent < len(rest):
                 sent += self._send(rest[sent:], None)
 
-    def _send(self, data: Any, address: Any) -> int:
+    def _send(self, data: memoryview, address: Any) -> int:
         endpoint = self._open_endpoint()
         faults = endpoint.network.faults
-        with memoryview(data) as view, view.cast("B") as whole:
+        with data.cast("B") as whole:
             faults.raise_at("send", endpoint, address)
+            size = len(whole)
             if endpoint.type == socket.SOCK_STREAM:
-                size = faults.shortened("send", endpoint, len(whole))
-                with whole[:size] as part:
-                    return self._send_some(endpoint, part, None)
-            return self._send_some(endpoint, whole, address)
-
-    def _send_some(self, endpoint: Endpoint, data: memoryview, address: Any) -> int:
-        try:
-            return endpoint.send(data, address)
-        except BlockingIOError:
-            self._would_block("send")
-            raise
+                size = faults.shortened("send", endpoint, size)
+            with whole[:size] as part:
+                try:
+                    return endpoint.send(part, address)
+                except BlockingIOError:
+                    self._would_block("send")
+                    raise
 
     def _would_block(self, call: str) -> None:
         if self.gettimeout() != 0:
@@ -203,6 +207,42 @@ class Calls:
     def gettimeout(self) -> float | None:
         """The timeout of a call in seconds, 0 for a non-blocking socket."""
         raise NotImplementedError
+
+
+#: A real socket that is not open. It refuses wrong arguments with the texts of the socket module.
+_closed = socket.socket.__new__(socket.socket)
+
+
+def _refuse(call: str, *arguments: Any) -> NoReturn:
+    """Raise what the socket module raises for wrong arguments."""
+    getattr(_closed, call)(*arguments)
+    raise error(errno.EBADF)
+
+
+def _check_size(call: str, size: Any, *before: Any) -> None:
+    if type(size) is not int or not 0 <= size <= _LARGEST:
+        with contextlib.suppress(OSError):
+            _refuse(call, *before, size)
+
+
+def _view(call: str, data: Any, *more: Any, writable: bool = False) -> memoryview:
+    try:
+        view = memoryview(data)
+    except TypeError:
+        _refuse(call, data, *more)
+    if not view.c_contiguous or (writable and view.readonly):
+        _refuse(call, data, *more)
+    return view
+
+
+def _close(endpoint: Endpoint) -> None:
+    """Close an endpoint, if it is open. Nobody notices any more once its loop is closed."""
+    if endpoint.fd < 0:
+        return
+    if endpoint.network.is_running:
+        endpoint.close()
+    else:
+        endpoint.forget_descriptor()
 
 
 class SimulatedSocket(Calls):
@@ -272,8 +312,7 @@ class SimulatedSocket(Calls):
         raise error(errno.EOPNOTSUPP)
 
     def close(self) -> None:
-        if self._endpoint.fd >= 0:
-            self._endpoint.close()
+        _close(self._endpoint)
 
     def __enter__(self) -> SimulatedSocket:
         return self
@@ -285,7 +324,7 @@ class SimulatedSocket(Calls):
         endpoint = getattr(self, "_socket_endpoint", None)
         if endpoint is not None and endpoint.fd >= 0:
             warnings.warn(f"unclosed {self!r}", ResourceWarning, source=self, stacklevel=2)
-            endpoint.close()
+            _close(endpoint)
 
     def __repr__(self) -> str:
         closed = " [closed]" if self._endpoint.fd < 0 else ""
@@ -325,11 +364,11 @@ class AdoptedSocket(Calls, socket.socket):
         raise error(errno.EOPNOTSUPP)
 
     def detach(self) -> int:
-        self._endpoint.close()
+        _close(self._endpoint)
         return socket.socket.detach(self)
 
     def close(self) -> None:
-        self._endpoint.close()
+        _close(self._endpoint)
         socket.socket.close(self)
 
     def __repr__(self) -> str:
@@ -371,7 +410,7 @@ def adopt(network: Network, sock: socket.socket) -> None:
     _adopted[sock] = endpoint
     sock.__class__ = AdoptedSocket
     # A socket that is never closed is closed by its destructor.
-    weakref.finalize(sock, endpoint.close).atexit = False
+    weakref.finalize(sock, _close, endpoint).atexit = False
 
 
 def is_adoptable(network: Network, sock: Any, address: Any = None) -> bool:

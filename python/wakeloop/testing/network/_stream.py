@@ -99,11 +99,15 @@ class StreamEndpoint(Endpoint):
         is_shut = self._is_shut[1]
         if at_end and is_shut:
             return True, True
-        return (bool(self._buffer) or at_end) and not self._must_wait(), is_shut or self._has_room()
+        return (bool(self._buffer) or at_end) and not self._must_wait(), is_shut or self._is_writable()
 
-    def _has_room(self) -> bool:
+    def _room(self) -> int:
+        """How many bytes the next send() takes."""
         assert self.out is not None
-        return 3 * self.out.used <= 2 * self.send_capacity
+        return self.send_capacity - self.out.used
+
+    def _is_writable(self) -> bool:
+        return 3 * self._room() >= self.send_capacity
 
     def _must_wait(self) -> bool:
         """Whether the program of a slow host may not read yet."""
@@ -143,8 +147,8 @@ class StreamEndpoint(Endpoint):
 
     def connect(self, name: Any) -> None:
         """Begin a connection. It always raises, in progress at best: see `ready` and SO_ERROR for what becomes of it."""
-        self._check_connects()
         address, port = self.parse("connect", name)
+        self._check_connects()
         if address.is_unspecified:
             address = self.host.source_for(address)
         source = self.autobind(address)
@@ -240,6 +244,7 @@ class StreamEndpoint(Endpoint):
             return
         self._stop_connecting()
         self.state = State.NEW
+        self._is_shut = [True, True]
         self.failure = number
         child, self.peer, self.out = self.peer, None, None
         if child is not None:
@@ -289,7 +294,7 @@ class StreamEndpoint(Endpoint):
             raise error(errno.EAGAIN)
         if self.state is not State.CONNECTED or self._is_shut[1] or self.out is None:
             raise error(errno.EPIPE)
-        room = self.send_capacity - self.out.used
+        room = self._room()
         if room <= 0 and data:
             raise error(errno.EAGAIN)
         taken = data[:room]
@@ -298,10 +303,11 @@ class StreamEndpoint(Endpoint):
 
     def shutdown(self, how: int) -> None:
         """Close one direction, or both."""
-        if self.state is State.LISTENING and how in (socket.SHUT_RD, socket.SHUT_RDWR):
-            self._stop_listening()
-            self.state = State.NEW
-            self.changed()
+        if self.state is State.LISTENING:
+            if how != socket.SHUT_WR:
+                self._stop_listening()
+                self.state = State.NEW
+                self.changed()
             return
         if self.state is State.CONNECTING:
             self._connect_fails(0)
@@ -413,9 +419,9 @@ class StreamEndpoint(Endpoint):
         self._incomplete.clear()
 
     def _end_if_done(self) -> None:
-        """End the connection if both directions have ended, and nobody needs it any more."""
-        assert self.out is not None
-        if self.is_orphan and self._has_end and not self.out.is_busy:
+        """End the connection if both directions have. What has arrived can still be read."""
+        out = self.out
+        if out is not None and out.is_finished and self._has_end and not out.is_busy:
             self._end()
 
     def _end(self) -> None:

@@ -8,12 +8,15 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import sys
 from typing import Any
 
 from ._host import Address, Host, error
 from ._link import Direction
 from ._stream import State, StreamEndpoint
 
+#: Linux's buffer of a Unix socket, in bytes (net.core.wmem_default).
+_BUFFER = 212992
 #: The longest path, in bytes (sun_path).
 _LONGEST = 107
 
@@ -25,6 +28,7 @@ class UnixEndpoint(StreamEndpoint):
 
     def __init__(self, network: Any, host: Host, family: int, proto: int = 0) -> None:
         super().__init__(network, host, family, proto)
+        self.send_capacity = _BUFFER
         #: What the program gave to bind(): a path, or an abstract name.
         self.path: Any = ""
         self._key: Any = None
@@ -35,7 +39,8 @@ class UnixEndpoint(StreamEndpoint):
 
     def bind(self, name: Any) -> None:
         """Make the socket's file."""
-        key, path = _parse(name), name
+        path = name or self._free_name()
+        key = _parse(path)
         if self._key is not None:
             raise error(errno.EINVAL)
         if isinstance(key, str):
@@ -48,11 +53,18 @@ class UnixEndpoint(StreamEndpoint):
             status = os.stat(key)
             self._key = status.st_dev, status.st_ino
         else:
-            if key in self.host.network.paths:
+            if key in self.network.paths:
                 raise error(errno.EADDRINUSE)
             self._key = key
         self.path = path if not isinstance(path, bytes) or path[:1] == b"\0" else os.fsdecode(path)
-        self.host.network.paths[self._key] = self
+        self.network.paths[self._key] = self
+
+    def _free_name(self) -> bytes:
+        """An abstract name that nobody has, as Linux chooses one for an empty name."""
+        number = 0
+        while (name := b"\0%05x" % number) in self.network.paths:
+            number += 1
+        return name
 
     def listen(self, backlog: int) -> None:
         """Accept connections."""
@@ -64,6 +76,7 @@ class UnixEndpoint(StreamEndpoint):
 
     def connect(self, name: Any) -> None:
         """Connect at once, or fail."""
+        _parse(name)
         self._check_connects()
         listener = find_unix_listener(self.network, name)
         if listener is None or not listener.is_listening or listener.host is not self.host:
@@ -87,14 +100,46 @@ class UnixEndpoint(StreamEndpoint):
         """The name of an unnamed socket."""
         return ""
 
+    @property
+    def window(self) -> int:
+        """All that was sent is in the peer's queue. It counts as the sender's: see `_room`."""
+        return sys.maxsize
+
+    def _room(self) -> int:
+        waiting = 0 if self.peer is None else len(self.peer._buffer)
+        return self.send_capacity - waiting
+
+    def _after_read(self, size: int) -> None:
+        super()._after_read(size)
+        if self.peer is not None:
+            self.peer.changed()
+
     def send(self, data: memoryview, name: Any = None) -> int:
         """Send data, and return how many bytes the buffer took."""
         peer = self.peer
-        if self.state is State.NEW:
+        if name is not None:
+            raise error(errno.EISCONN if self.state is State.CONNECTED else errno.EOPNOTSUPP)
+        if self.state in (State.NEW, State.LISTENING):
             raise error(errno.ENOTCONN)
         if peer is None or peer.is_orphan or peer.state is not State.CONNECTED or peer._is_shut[0]:
             raise error(errno.EPIPE)
         return super().send(data, name)
+
+    def check_target(self, name: Any) -> None:
+        """Refuse what is no address to send to."""
+        if name != "":
+            _parse(name)
+
+    def shutdown(self, how: int) -> None:
+        """Close one direction, or both. Linux accepts it without a connection too."""
+        if self.state is State.CONNECTED:
+            super().shutdown(how)
+
+    def receive_from(self, size: int, peek: bool = False) -> tuple[bytes, Any]:
+        """The next data, b"" at the end of the stream; OSError if there is none yet."""
+        if self.state in (State.NEW, State.LISTENING):
+            raise error(errno.EINVAL)
+        return super().receive_from(size, peek)
 
     def close(self) -> None:
         """Close both directions; unread data becomes an error of the peer."""
@@ -105,9 +150,6 @@ class UnixEndpoint(StreamEndpoint):
             self._stop_listening()
         peer = self.peer
         if self.state is State.CONNECTED and peer is not None and peer.state is State.CONNECTED:
-            assert self.out is not None
-            # What does not fit into the peer's buffer is there all the same: the kernel has one buffer for both.
-            peer._buffer += self.out.take_unsent()
             peer._has_end = True
             peer._is_shut = [True, True]
             if self._buffer:
@@ -130,7 +172,11 @@ def find_unix_listener(network: Any, name: Any) -> UnixEndpoint | None:
     """The socket that was bound to a path or an abstract name; OSError if there is no such file."""
     key = _parse(name)
     if isinstance(key, str):
-        status = os.stat(key)
+        try:
+            status = os.stat(key)
+        except OSError as failure:
+            # Without the name of the file, as connect() raises it.
+            raise error(failure.errno or errno.ENOENT) from None
         return network.paths.get((status.st_dev, status.st_ino))  # type: ignore[no-any-return]
     return network.paths.get(key)  # type: ignore[no-any-return]
 
