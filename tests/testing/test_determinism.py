@@ -21,12 +21,12 @@ def test_a_seed_repeats_every_step_in_another_process():
 
 def test_a_seed_repeats_every_step_in_the_same_process():
     first = [determinism.run(number, 7) for number in range(20)]
-    assert determinism.first_difference(first[3], determinism.run(3, 7)) == f"{len(first[3])} and {len(first[3])} lines"
+    assert determinism.first_difference(first[2], determinism.run(2, 7)) == f"{len(first[2])} and {len(first[2])} lines"
     assert [determinism.run(number, 7) for number in range(20)] == first
 
 
 def test_a_difference_is_seen():
-    one, two = determinism.run(3, 1), determinism.run(3, 2)
+    one, two = determinism.run(2, 1), determinism.run(2, 2)
     assert one != two and determinism.first_difference(one, two).startswith("line ")
     assert determinism.digest(one) != determinism.digest(two)
 

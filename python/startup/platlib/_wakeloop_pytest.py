@@ -9,33 +9,31 @@ import inspect
 
 import pytest
 
-OPTIONS = ("seed", "clock", "network", "patch_time", "check", "debug", "while_waiting", "explore")
-#: Those that are not for the loop.
-OF_THE_RUN = ("check", "debug", "explore")
+#: The parameter that holds the seed of a test that the plugin runs itself.
 SEED = "_wakeloop_seed"
+#: Arguments of the marker that are not for the loop.
+NOT_THE_LOOPS = ("check", "debug", "explore")
 
 
 def pytest_addoption(parser):
     group = parser.getgroup("wakeloop", "tests with the marker wakeloop")
     group.addoption(
         "--wakeloop-seeds",
-        type=_positive,
+        type=functools.partial(_number, least=1),
         metavar="N",
         help="run each test that has the marker wakeloop, and no seed of its own, with N seeds: 0 to N - 1",
     )
-    group.addoption("--wakeloop-seed", type=_natural, metavar="SEED", help="run each test that has the marker with this seed")
+    group.addoption(
+        "--wakeloop-seed",
+        type=functools.partial(_number, least=0),
+        metavar="SEED",
+        help="run each of these tests with this seed",
+    )
 
 
-def _natural(text):
+def _number(text, least):
     number = int(text)
-    if number < 0:
-        raise ValueError(text)
-    return number
-
-
-def _positive(text):
-    number = int(text)
-    if number < 1:
+    if number < least:
         raise ValueError(text)
     return number
 
@@ -44,7 +42,7 @@ def pytest_configure(config):
     config.addinivalue_line(
         "markers",
         "wakeloop(seed=None, clock='auto', network=None, patch_time=False, explore=None, ...): run this test on a loop of"
-        " wakeloop.testing; the arguments are those of wakeloop.testing.run",
+        " wakeloop.testing. The arguments are those of wakeloop.testing.run; explore=N searches N orders for a failure",
     )
     if config.getoption("wakeloop_seed") is not None and config.getoption("wakeloop_seeds") is not None:
         raise pytest.UsageError("give --wakeloop-seed or --wakeloop-seeds, not both")
@@ -54,23 +52,25 @@ def pytest_configure(config):
 
 
 def _marker(item):
-    """The options of a test's marker, the closest one first; None without a marker."""
-    options = None
-    for marker in item.iter_markers("wakeloop"):
-        unknown = [str(each) for each in marker.args] + [name for name in marker.kwargs if name not in OPTIONS]
+    """The arguments of a test's markers, of which the closest one counts; None without a marker."""
+    markers = list(item.iter_markers("wakeloop"))
+    if not markers:
+        return None
+    known = _known_arguments()
+    options = {}
+    for marker in reversed(markers):
+        unknown = [repr(each) for each in marker.args] + [name for name in marker.kwargs if name not in known]
         if unknown:
-            raise pytest.UsageError(f"{item.nodeid}: unknown arguments of the marker wakeloop: {', '.join(unknown)}")
-        options = {**marker.kwargs, **(options or {})}
+            raise pytest.UsageError(f"{item.nodeid}: the marker wakeloop has no such arguments: {', '.join(unknown)}")
+        options.update(marker.kwargs)
     return options
 
 
-def _options(item):
-    """What the test's loop is made with: its marker, and the seed that this run of the test has."""
-    options = dict(_marker(item) or {})
-    options.pop("explore", None)
-    if (seed := _parameters(item).get(SEED)) is not None:
-        options["seed"] = seed
-    return options
+@functools.cache
+def _known_arguments():
+    from wakeloop import testing
+
+    return {*inspect.signature(testing.run).parameters, "explore"} - {"main", "schedule"}
 
 
 def _parameters(item):
@@ -78,15 +78,30 @@ def _parameters(item):
     return {} if callspec is None else callspec.params
 
 
+def _options(item, *without):
+    """The arguments of the marker, with the seed that this run of the test has."""
+    options = {name: value for name, value in _marker(item).items() if name not in without}
+    if SEED in _parameters(item):
+        options["seed"] = _parameters(item)[SEED]
+    return options
+
+
 def _seeds(item):
-    """The seeds of a test on the command line; None if it runs once, with that of its marker or with none."""
+    """The seeds of a test from the command line; None if it runs once, with that of its marker or with none."""
     options, config = _marker(item), item.config
-    if options is None or "seed" in options or "explore" in options:
+    if "seed" in options or "explore" in options:
         return None
     if (seed := config.getoption("wakeloop_seed")) is not None:
         return [seed]
     count = config.getoption("wakeloop_seeds")
     return None if count is None else range(count)
+
+
+def _make_loop(*, network=None, **options):
+    from wakeloop import testing
+
+    # A network belongs to one loop. So a marker may have the function that makes it.
+    return testing.EventLoop(network=network() if callable(network) else network, **options)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -110,12 +125,9 @@ def pytest_generate_tests(metafunc):
 
 def _factories(item):
     """The loop factories of a test, by the names of their parameters."""
-    from wakeloop import testing
-
     if "explore" in _marker(item):
         raise pytest.UsageError(f"{item.nodeid}: explore is for tests that neither anyio nor pytest-asyncio runs")
-    options = {name: value for name, value in _options(item).items() if name not in OF_THE_RUN}
-    factory = functools.partial(testing.EventLoop, **options)
+    factory = functools.partial(_make_loop, **_options(item, *NOT_THE_LOOPS))
     seeds = _seeds(item)
     if seeds is None:
         return {"wakeloop": factory}
@@ -164,9 +176,7 @@ def pytest_pyfunc_call(pyfuncitem):
     if given := getattr(function, "hypothesis", None):
         inner = getattr(given.inner_test, "_wakeloop_inner", given.inner_test)
         if inspect.iscoroutinefunction(inner):
-            # Hypothesis calls the function once for each example.
-            given.inner_test = functools.partial(_run, pyfuncitem, inner)
-            given.inner_test._wakeloop_inner = inner
+            given.inner_test = _example(pyfuncitem, inner)
         return None
     if not inspect.iscoroutinefunction(function):
         return None
@@ -175,17 +185,27 @@ def pytest_pyfunc_call(pyfuncitem):
     return True
 
 
-def _run(item, function, **arguments):
+def _example(item, inner):
+    """Runs one example of Hypothesis's."""
+
+    @functools.wraps(inner)
+    def example(*arguments, **named):
+        _run(item, inner, *arguments, **named)
+
+    example._wakeloop_inner = inner
+    return example
+
+
+def _run(item, function, *arguments, **named):
     from wakeloop import testing
 
-    options, main = _options(item), functools.partial(function, **arguments)
-    if runs := _marker(item).get("explore"):
-        seed = options.pop("seed", 0)
-        testing.explore(main, runs, seed, **options).check()
-    else:
-        if "wakeloop_network" in item.fixturenames:
-            options["network"] = item.funcargs["wakeloop_network"]
-        testing.run(main, **options)
+    options, main = _options(item), functools.partial(function, *arguments, **named)
+    runs = options.pop("explore", None)
+    if runs is not None:
+        testing.explore(main, runs, options.pop("seed", 0), **options).check()
+        return
+    loop = item.funcargs.get("wakeloop_loop") or _make_loop(**_options(item, *NOT_THE_LOOPS))
+    testing.run_on(loop, main, check=options.get("check", True), debug=options.get("debug"))
 
 
 @pytest.hookimpl(wrapper=True)
@@ -204,17 +224,43 @@ def _seed_of(item):
     factory = parameters.get("_asyncio_loop_factory")
     if isinstance(backend := parameters.get("anyio_backend"), tuple):
         factory = backend[1].get("loop_factory")
-    return getattr(factory, "keywords", {}).get("seed")
+    is_ours = isinstance(factory, functools.partial) and factory.func is _make_loop
+    return factory.keywords.get("seed") if is_ours else None
 
 
 # -- fixtures --------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
+def wakeloop_loop(request):
+    """The loop on which a test with the marker wakeloop runs."""
+    item = request.node
+    options = _marker(item)
+    if options is None:
+        raise pytest.UsageError(f"{item.nodeid}: wakeloop_loop is for tests with the marker wakeloop")
+    if not {"anyio_backend", "_asyncio_loop_factory"}.isdisjoint(item.fixturenames) or "explore" in options:
+        raise pytest.UsageError(f"{item.nodeid}: wakeloop_loop is for tests that run once, by the plugin itself")
+    loop = _make_loop(**_options(item, *NOT_THE_LOOPS))
+    yield loop
+    loop.close()
+
+
+@pytest.fixture
+def wakeloop_clock(wakeloop_loop):
+    """The clock of the test's loop."""
+    return wakeloop_loop.clock
+
+
+@pytest.fixture
+def wakeloop_network(wakeloop_loop):
+    """The simulated network of the test's loop."""
+    if wakeloop_loop.network is None:
+        raise pytest.UsageError("wakeloop_network needs a network: @pytest.mark.wakeloop(network=Network)")
+    return wakeloop_loop.network
+
+
+@pytest.fixture
 def wakeloop_loop_factory(request):
-    """Makes loops as the marker of the test says: for code that makes its own, such as `asyncio.Runner`."""
-    from wakeloop import testing
-
-    options = {name: value for name, value in _options(request.node).items() if name not in OF_THE_RUN}
-
-    return functools.partial(testing.EventLoop, **options)
+    """Makes loops as the marker of the test says, for code that makes its own loop, as `asyncio.Runner` does."""
+    options = {} if _marker(request.node) is None else _options(request.node, *NOT_THE_LOOPS)
+    return functools.partial(_make_loop, **options)
