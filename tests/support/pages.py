@@ -103,12 +103,19 @@ class Reader:
         self.page, self.directory = page, directory
         self.ports, self.servers, self.said = {}, {}, ""
         path = [str(ROOT / "python"), os.environ.get("PYTHONPATH")]
-        if importlib.util.find_spec("_wakeloop_startup") is None:
+        if importlib.util.find_spec("_wakeloop_pytest") is None:
             # What the wheel puts into site-packages.
-            startup = self.directory / ".site" / "sitecustomize.py"
-            startup.parent.mkdir()
-            startup.write_text(f"import site\nsite.addsitedir({str(ROOT / 'python' / 'startup' / 'platlib')!r})\n")
-            path.insert(0, str(startup.parent))
+            site = self.directory / ".site"
+            information = site / "wakeloop-0.dist-info"
+            information.mkdir(parents=True)
+            (site / "sitecustomize.py").write_text(
+                f"import site\nsite.addsitedir({str(ROOT / 'python' / 'startup' / 'platlib')!r})\n"
+            )
+            project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+            lines = (f"{name} = {module}\n" for name, module in project["entry-points"]["pytest11"].items())
+            (information / "entry_points.txt").write_text("[pytest11]\n" + "".join(lines))
+            (information / "METADATA").write_text("Metadata-Version: 2.1\nName: wakeloop\nVersion: 0\n")
+            path.insert(0, str(site))
         self.environment = {
             **os.environ,
             "PATH": search_path(),

@@ -8,7 +8,7 @@ from __future__ import annotations
 from ._cancellation import Cancellation, Cancellations, cancel_everywhere
 from ._clock import Clock
 from ._escapes import SimulationWarning
-from ._explore import Exploration, Failure, explore
+from ._explore import Exploration, Failure, Reordering, explore
 from ._loop import EventLoop
 from ._run import run, run_on
 from ._schedule import Decision, Fifo, Replay, Schedule, Seeded
@@ -26,6 +26,7 @@ __all__ = [
     "Failure",
     "Fifo",
     "LeftBehind",
+    "Reordering",
     "Replay",
     "Schedule",
     "Seeded",

@@ -209,8 +209,8 @@ def _try(main: Main, schedule: Schedule, options: dict[str, Any]) -> _Trial:
         error = raised
     finally:
         del schedule._decide
-    last = loop.program_steps
-    steps = tuple(step for step in loop.steps if last is None or step.number <= last)
+    last = loop.program_steps or 0
+    steps = tuple(step for step in loop.steps if step.number <= last)
     return _Trial(error, tuple(schedule.decisions), tuple(moved), steps)
 
 

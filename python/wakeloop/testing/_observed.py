@@ -43,6 +43,8 @@ class ObservedLoop(EventLoop):
         finally:
             if self.program_steps is None:
                 self.program_steps = self.steps.total
+                if self.steps and self.steps[-1].what == "_run_until_complete_cb":
+                    self.program_steps -= 1
 
     def first_ready(self) -> str:
         """Name what runs next in asyncio's order: a task, or a function."""
