@@ -62,18 +62,18 @@ def report(library, verdict, verbose):
 
 
 def table(verdicts, own_name, known):
-    say(f"\n{'library':<24} {'asyncio':>16} {'here':>16} {'accepted':>8} {'flaky':>6} {'worse':>6} {'loops':>7} {'s':>6}")
+    say(f"\n{'library':<24} {'asyncio':>16} {'here':>16} {'accepted':>8} {'flaky':>6} {'worse':>6} {'loops':>7} {'s there':>8} {'s here':>8} {'s':>6}")
     for name, verdict in verdicts.items():
         title = f"{name} {known[name].version}"
         passed, not_passed, _ = totals(verdict.run.results.values())
         here = f"{passed} + {not_passed} bad"
-        before, accepted, flaky, worse = "", "", len(verdict.flaky), ""
+        before, accepted, flaky, worse, there = "", "", len(verdict.flaky), "", ""
         if verdict.found is not None:
             passed, not_passed, _ = totals(verdict.baseline.results.values())
-            before = f"{passed} + {not_passed} bad"
+            before, there = f"{passed} + {not_passed} bad", f"{verdict.baseline.seconds:.1f}"
             accepted, worse = len(verdict.found.accepted), len(verdict.found.regressions)
         loops = verdict.run.loops.get(own_name, 0)
-        say(f"{title:<24} {before:>16} {here:>16} {accepted:>8} {flaky:>6} {worse:>6} {loops:>7} {verdict.seconds:>6.0f}")
+        say(f"{title:<24} {before:>16} {here:>16} {accepted:>8} {flaky:>6} {worse:>6} {loops:>7} {there:>8} {verdict.run.seconds:>8.1f} {verdict.seconds:>6.0f}")
 
 
 def main():
