@@ -133,6 +133,20 @@ impl EventLoop {
         stepping::select(&self.core, timeout).map_err(|Fatal| Raised.into())
     }
 
+    /// Poll once, and leave events and timers for `_dispatch` and `_wake_timers`. Returns the number of events. For a
+    /// `_run_once` written in Python.
+    fn _poll(&self, timeout: Option<f64>) -> PyResult<usize> {
+        self.core.check_usable()?;
+        self.core.check_process_to_step()?;
+        check_not_polling(&self.core)?;
+        stepping::poll_only(&self.core, timeout).map_err(|Fatal| Raised.into())
+    }
+
+    /// Handle the events that `_poll` has found.
+    fn _dispatch(&self) -> PyResult<()> {
+        stepping::dispatch(&self.core).map_err(|Fatal| Raised.into())
+    }
+
     /// How many seconds a `_run_once` written in Python may sleep; None for no limit. Sends buffered writes first.
     fn _wait(&self) -> PyResult<Option<f64>> {
         self.core.check_usable()?;

@@ -5,6 +5,7 @@
 use super::clock::monotonic_nanos;
 use super::core::Core;
 use super::core::poll_policy::{last_part, shorter};
+use super::core::run_state::Phase;
 use super::dispatch::dispatch_all;
 use super::poll::{is_yield_due, poll_with_gil, poll_without_gil, run_signal_handlers, seconds_until_timer};
 use super::recording;
@@ -21,23 +22,61 @@ pub(crate) fn seconds_to_sleep(core: &Core) -> Result<Option<f64>, Fatal> {
     if core.is_idle() { seconds_until_timer(core, monotonic_nanos()) } else { Ok(Some(0.0)) }
 }
 
+/// A turn, which ends also after an error.
+struct Turn<'a>(&'a Core);
+
+impl Turn<'_> {
+    fn begin(core: &Core) -> Turn<'_> {
+        core.begin_turns();
+        // If a callback steps the loop that runs it, the turn of that run goes on.
+        core.heartbeat.get().turn(monotonic_nanos());
+        Turn(core)
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.0.end_turns();
+    }
+}
+
 /// Polls once. Returns the number of events and of callbacks that other threads have scheduled, as a count of a
 /// selector's events.
 pub(crate) fn select(core: &Core, timeout: Option<f64>) -> Result<usize, Fatal> {
-    /// Ends the turn, also after an error.
-    struct Turn<'a>(&'a Core);
-
-    impl Drop for Turn<'_> {
-        fn drop(&mut self) {
-            self.0.end_turns();
-        }
-    }
-
     core.writes.queue_delivery();
-    core.begin_turns();
-    // If a callback steps the loop that runs it, the turn of that run goes on.
-    core.heartbeat.get().turn(monotonic_nanos());
-    let _turn = Turn(core);
+    let _turn = Turn::begin(core);
+    let happened = find_events(core, timeout)?;
+    // Outside of the dispatch phase, the callbacks of the events are queued for the Python code.
+    let outer = core.state.leave_dispatch();
+    let dispatched = dispatch_all(core);
+    core.state.enter(outer);
+    dispatched?;
+    make_due_timers_ready(core, monotonic_nanos())?;
+    Ok(happened)
+}
+
+/// Polls once, and queues neither events nor timers. Returns the number of events, and of callbacks that other threads
+/// have scheduled. [`dispatch`] handles the events.
+pub(crate) fn poll_only(core: &Core, timeout: Option<f64>) -> Result<usize, Fatal> {
+    core.writes.queue_delivery();
+    let _turn = Turn::begin(core);
+    find_events(core, timeout)
+}
+
+/// Handles the events that a poll has found: calls the protocols and the callbacks. They come after the callbacks that
+/// were ready before the poll, and before the timers, as in a native turn.
+pub(crate) fn dispatch(core: &Core) -> Result<(), Fatal> {
+    let _turn = Turn::begin(core);
+    // A write may find that a connection is lost. Then, as in asyncio, its event is not reported.
+    core.flush_all()?;
+    let outer = core.state.phase();
+    core.state.enter(Phase::Dispatching);
+    let dispatched = dispatch_all(core);
+    core.state.enter(outer);
+    dispatched
+}
+
+fn find_events(core: &Core, timeout: Option<f64>) -> Result<usize, Fatal> {
     core.counters.turns.add(1);
     core.counters.stepped_turns.add(1);
     core.flush_all()?;
@@ -50,14 +89,7 @@ pub(crate) fn select(core: &Core, timeout: Option<f64>) -> Result<usize, Fatal> 
     let events = core.io.events.len();
     core.io.queue_requeued();
     deliver_messages(core)?;
-    let happened = events + core.ready.len().saturating_sub(ready);
-    // Outside of the dispatch phase, the callbacks of the events are queued for the Python code.
-    let outer = core.state.leave_dispatch();
-    let dispatched = dispatch_all(core);
-    core.state.enter(outer);
-    dispatched?;
-    make_due_timers_ready(core, monotonic_nanos())?;
-    Ok(happened)
+    Ok(events + core.ready.len().saturating_sub(ready))
 }
 
 fn poll(core: &Core, timeout: Option<f64>) -> Result<(), Fatal> {

@@ -32,15 +32,14 @@ class Clock:
         #: The mode to which `resume` returns.
         self._moving: Mode = "auto" if mode == "frozen" else mode
         self._rate = _checked_rate(rate)
-        self._base = _monotonic() if mode == "real" else 0.0
         #: The real time since which the clock flows; None while it stands still.
-        self._since: float | None = None
+        self._since: float | None = _monotonic() if mode == "real" else None
+        #: The clock's time at `_since`, or while it stands still.
+        self._base = self._since or 0.0
         #: Whether the loop of the clock runs.
         self._is_running: Callable[[], bool] = lambda: False
         #: Wakes the loop of the clock.
         self._wake: Callable[[], object] = lambda: None
-        if mode == "real":
-            self._flow()
 
     @property
     def mode(self) -> Mode:
@@ -65,7 +64,10 @@ class Clock:
         """Return the time in seconds."""
         if self._since is None:
             return self._base
-        return self._base + (_monotonic() - self._since) * self._rate
+        now = _monotonic()
+        if self._base == self._since and self._rate == 1.0:
+            return now
+        return self._base + (now - self._since) * self._rate
 
     def advance(self, seconds: float) -> None:
         """Move the clock forward. The timers that become due are ready at once, ordered by their deadlines.

@@ -233,14 +233,29 @@ class EventLoop(TestingLoop):
             # A tool has put a selector of its own there.
             super()._run_once()
             return
-        if self._wait() == 0 or self._ordered:
-            self._select(0)
-        else:
-            self._rest()
+        found = self._poll(0) if self._wait() == 0 or self._ordered else self._rest()
         if self._ordered is not None:
+            if found:
+                self._handle_events(found)
+            self._wake_timers()
             self._run_ordered(self._ordered)
             return
-        for _ in range(self._ready_count()):
+        # The order of a native turn: what was ready before the poll, events, timers.
+        earlier = self._ready_count()
+        self._wake_timers()
+        due = self._ready_count() - earlier
+        self._run_ready(earlier)
+        if found:
+            self._handle_events(found)
+        self._run_ready(due)
+
+    def _handle_events(self, count: int) -> None:
+        """Call the real transports and readers whose descriptors are ready."""
+        self.steps.note(self.clock.time(), "events", f"{count} found by a poll")
+        self._dispatch()
+
+    def _run_ready(self, count: int) -> None:
+        for _ in range(count):
             handle = self._ready_next()
             if handle is None:
                 break
@@ -271,56 +286,51 @@ class EventLoop(TestingLoop):
         while (handle := self._ready_next()) is not None:
             ordered.add(handle)
 
-    def _rest(self) -> None:
-        """Nothing is ready: wait for something real, or let the clock jump."""
+    def _rest(self) -> int:
+        """Nothing is ready: wait for something real, or let the clock jump. Returns the number of events."""
         clock = self.clock
         if clock.mode == "real":
-            self._wait_really()
-            return
+            return self._wait_really()
         awaited = "" if self._jumps_always and clock.mode == "auto" else self._outside.awaited()
         if awaited:
-            self._wait_really(awaited)
-            return
+            return self._wait_really(awaited)
         # What other threads have sent, and with while_waiting="jump" what is ready by now.
-        self._select(0)
-        if self._ready_count():
-            return
+        found = self._poll(0)
+        if found or self._ready_count():
+            return found
         deadline = self._deadline()
         if deadline is not None and clock.mode == "auto":
             clock._jump(deadline)
-            self._wake_timers()
-        elif self._jumps_always and (awaited := self._outside.awaited()):
-            self._wait_really(awaited)
-        elif self._goals and self._thread is threading.main_thread():
+            return 0
+        if self._jumps_always and (awaited := self._outside.awaited()):
+            return self._wait_really(awaited)
+        if self._goals and self._thread is threading.main_thread():
             raise deadlock(self)
-        else:
-            # run_forever, or other threads may have something to say. The clock stands still meanwhile.
-            self._select(None)
+        # run_forever, or other threads may have something to say. The clock stands still meanwhile.
+        return self._poll(None)
 
     def _deadline(self) -> float | None:
         """When the next timer is due. None if it never is."""
         deadline = self._next_deadline()
         return None if deadline is None or math.isinf(deadline) else deadline
 
-    def _wait_really(self, awaited: str = "") -> None:
-        """Wait for events in real time. The clock flows meanwhile, unless it is frozen."""
+    def _wait_really(self, awaited: str = "") -> int:
+        """Wait for events in real time, and return their number. The clock flows meanwhile, unless it is frozen."""
         clock, deadline = self.clock, self._deadline()
         timeout = None
         if clock.mode != "frozen" and deadline is not None:
             timeout = max(0.0, deadline - clock.time()) / clock.rate
         if clock.mode != "auto":
-            self._select(timeout)
-            self._wake_timers()
-            return
+            return self._poll(timeout)
         is_long = not self._has_complained and (timeout is None or timeout > PATIENCE)
         clock._flow()
         try:
-            happened = self._select(PATIENCE if is_long else timeout)
+            found = self._poll(PATIENCE if is_long else timeout)
         finally:
             clock._stand(deadline)
-        self._wake_timers()
-        if is_long and not happened and not self._ready_count():
+        if is_long and not found and not self._ready_count():
             self._complain(awaited, deadline)
+        return found
 
     def _complain(self, awaited: str, deadline: float | None) -> None:
         """Say that the clock has waited for something real, and for what."""
