@@ -62,7 +62,8 @@ def report(library, verdict, verbose):
 
 
 def table(verdicts, own_name, known):
-    say(f"\n{'library':<24} {'asyncio':>16} {'here':>16} {'accepted':>8} {'flaky':>6} {'worse':>6} {'loops':>7} {'s there':>8} {'s here':>8} {'s':>6}")
+    verdict_titles = f"{'accepted':>8} {'flaky':>6} {'worse':>6} {'loops':>7}"
+    say(f"\n{'library':<24} {'asyncio':>16} {'here':>16} {verdict_titles} {'s there':>8} {'s here':>8} {'s':>6}")
     for name, verdict in verdicts.items():
         title = f"{name} {known[name].version}"
         passed, not_passed, _ = totals(verdict.run.results.values())
@@ -73,7 +74,9 @@ def table(verdicts, own_name, known):
             before, there = f"{passed} + {not_passed} bad", f"{verdict.baseline.seconds:.1f}"
             accepted, worse = len(verdict.found.accepted), len(verdict.found.regressions)
         loops = verdict.run.loops.get(own_name, 0)
-        say(f"{title:<24} {before:>16} {here:>16} {accepted:>8} {flaky:>6} {worse:>6} {loops:>7} {there:>8} {verdict.run.seconds:>8.1f} {verdict.seconds:>6.0f}")
+        counts = f"{accepted:>8} {flaky:>6} {worse:>6} {loops:>7}"
+        seconds = f"{there:>8} {verdict.run.seconds:>8.1f} {verdict.seconds:>6.0f}"
+        say(f"{title:<24} {before:>16} {here:>16} {counts} {seconds}")
 
 
 def main():

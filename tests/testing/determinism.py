@@ -61,7 +61,8 @@ def in_a_process(programs, seeds, order):
     """Starts a process that writes the digests to its output."""
     command = [sys.executable, "-m", "tests.testing.determinism", "--worker", str(order)]
     command += ["--programs", str(programs), "--seeds", str(seeds)]
-    return subprocess.Popen(command, cwd=ROOT, env={**os.environ, "PYTHONHASHSEED": str(order)}, stdout=subprocess.PIPE, text=True)
+    variables = {**os.environ, "PYTHONHASHSEED": str(order)}
+    return subprocess.Popen(command, cwd=ROOT, env=variables, stdout=subprocess.PIPE, text=True)
 
 
 def compare(programs, seeds, runs, jobs=2):
@@ -104,13 +105,13 @@ def main():
     started = time.monotonic()
     differing, orders = compare(options.programs, options.seeds, options.runs)
     steps = [len(run(number, 0)) - 1 for number in range(options.programs)]
-    many = sum(count > 1 for count in orders)
-    print(f"{options.programs} programs of {min(steps)} to {max(steps)} steps, {options.seeds} seeds, {options.runs} runs of each")
-    print(f"runs that differ from their first: {len(differing)} of {options.programs * options.seeds * (options.runs - 1)}")
+    many, total = sum(count > 1 for count in orders), options.programs * options.seeds
+    print(f"{options.programs} programs of {min(steps)} to {max(steps)} steps, {options.seeds} seeds, {options.runs} runs")
+    print(f"programs and seeds of which a run differs from the first: {len(differing)} of {total}")
     for key in differing[:10]:
         print(f"  program and seed: {key}")
     print(
-        f"different orders: {sum(orders)} of {options.programs * options.seeds} runs; {many} programs have more than one, "
+        f"different orders: {sum(orders)} of {total}; {many} programs have more than one, "
         f"the median is {sorted(orders)[len(orders) // 2]} of {options.seeds}"
     )
     print(f"{time.monotonic() - started:.0f} s")

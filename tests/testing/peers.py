@@ -57,7 +57,8 @@ class AsyncioTool(Tool):
     def run(self, main, **options):
         import anyio
 
-        return anyio.run(main, backend="asyncio", backend_options={"loop_factory": functools.partial(self.factory, **options)})
+        factory = functools.partial(self.factory, **options)
+        return anyio.run(main, backend="asyncio", backend_options={"loop_factory": factory})
 
     def run_asyncio(self, main):
         with asyncio.Runner(loop_factory=self.factory) as runner:

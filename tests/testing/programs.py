@@ -151,7 +151,7 @@ class Program:
                 raise LookupError(name)
 
     async def completed(self, name, choices):
-        parts = [asyncio.ensure_future(asyncio.sleep(self.delay(choices), number)) for number in range(3)]
+        parts = [asyncio.sleep(self.delay(choices), number) for number in range(3)]
         return [await part for part in asyncio.as_completed(parts)]
 
     async def stream(self, name, choices):

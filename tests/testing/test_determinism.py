@@ -57,3 +57,46 @@ def test_without_a_seed_the_order_is_that_of_asyncio():
     for number in range(100):
         ours, asyncios = journal(number, testing.EventLoop), journal(number, AsyncioLoop)
         assert ours == asyncios, f"program {number}: {determinism.first_difference(ours, asyncios)}"
+
+
+# -- as_completed ----------------------------------------------------------------------------------------------------
+
+
+def test_as_completed_starts_coroutines_in_their_order():
+    async def main():
+        started = []
+
+        async def note(number):
+            started.append(number)
+            await asyncio.sleep(1)
+            return number
+
+        parts = [note(number) for number in range(20)]
+        found = [await part for part in asyncio.as_completed([*parts, parts[0]])]
+        assert started == list(range(20)) and sorted(found) == started
+        with pytest.raises(TypeError, match="expect"):
+            list(asyncio.as_completed(asyncio.get_running_loop().create_future()))
+
+    before = asyncio.as_completed
+    testing.run(main)
+    assert asyncio.as_completed is before is asyncio.tasks.as_completed
+
+
+def test_as_completed_is_that_of_asyncio_on_another_loop_meanwhile():
+    import threading
+
+    async def short(number):
+        await asyncio.sleep(0)
+        return number
+
+    async def other():
+        return sorted([await part for part in asyncio.as_completed([short(1), short(2)], timeout=5)])
+
+    async def main():
+        found = []
+        thread = threading.Thread(target=lambda: found.append(asyncio.run(other())))
+        thread.start()
+        await asyncio.to_thread(thread.join)
+        assert found == [[1, 2]]
+
+    testing.run(main)

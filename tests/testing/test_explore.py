@@ -83,7 +83,7 @@ def test_the_report_shows_the_steps_and_marks_the_reordering():
     names = [line.split()[-1 - 3 * ("<-" in line)] for line in lines if "note at test_explore.py" in line]
     assert len(names) == 4
     # The program ends there: what ends the loop is no part of it.
-    assert "shutdown_asyncgens" not in report and "second_before_first at" in lines[-2]
+    assert "shutdown_asyncgens" not in report and "second_before_first at" in lines[-1]
 
 
 def test_a_long_report_leaves_out_steps_and_says_how_many():

@@ -1,4 +1,4 @@
-"""The pytest plugin of wakeloop.testing, in a pytest of its own: alone, with pytest-asyncio, with anyio; and unittest."""
+"""The pytest plugin of wakeloop.testing: alone, with pytest-asyncio and with anyio; and unittest."""
 
 import asyncio
 import functools
@@ -31,7 +31,8 @@ def run_pytest(tmp_path):
         path = [str(PLATLIB), str(ROOT / "python"), *sys.path]
         variables = {**os.environ, "PYTHONPATH": os.pathsep.join(path), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
         line = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "_wakeloop_pytest", *options]
-        done = subprocess.run([*line, "test_it.py"], cwd=tmp_path, capture_output=True, text=True, timeout=60, env=variables)
+        line = [*line, "test_it.py"]
+        done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, timeout=60, env=variables)
         return done.stdout + done.stderr
 
     return run_pytest
@@ -217,7 +218,8 @@ def test_marked_tests_of_other_plugins_run_on_our_loop_and_the_others_as_before(
     need(library)
     text = OTHERS.replace("MARK", mark).replace("FIXTURE", "fixture")
     if mark == "asyncio":
-        text = text.replace("pytest.fixture", "pytest_asyncio.fixture").replace("import asyncio", "import asyncio, pytest_asyncio", 1)
+        text = text.replace("pytest.fixture", "pytest_asyncio.fixture")
+        text = text.replace("import asyncio", "import asyncio, pytest_asyncio", 1)
     assert "3 passed" in run_pytest(text, *options)
     said = run_pytest(text, *options, "--wakeloop-seeds=3")
     assert "4 passed" in said.replace("1 failed, ", "") and "test_ours[seed2]" in said

@@ -212,7 +212,8 @@ def _run(item, function, *arguments, **named):
 def pytest_runtest_makereport(item, call):
     report = yield
     if report.failed and call.when == "call" and (seed := _seed_of(item)) is not None:
-        report.sections.append(("wakeloop", f"seed {seed}; to run it again: pytest '{item.nodeid}' --wakeloop-seed={seed}"))
+        again = f"pytest '{item.nodeid}' --wakeloop-seed={seed}"
+        report.sections.append(("wakeloop", f"seed {seed}; to run it again: {again}"))
     return report
 
 

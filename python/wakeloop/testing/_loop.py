@@ -21,6 +21,7 @@ from typing import Any, Literal, TypeVar, TypeVarTuple, Unpack
 from .. import _core
 from .._inherited import base_events
 from .._selector import SelectorFacade
+from ._as_completed import ordered
 from ._clock import Clock, Mode
 from ._escapes import SimulationWarning, watching
 from ._inline import Delay, Executor, Fault, Jobs
@@ -32,6 +33,7 @@ from ._state import TestingLoop
 from ._steps import StepLog, function_name
 from ._tasks import Future, Task
 from ._verdicts import Reports, deadlock
+from .network._io import SimulatedIO
 
 _T = TypeVar("_T")
 _Ts = TypeVarTuple("_Ts")
@@ -52,11 +54,12 @@ PATIENCE = 5.0
 _running = 0
 
 
-class EventLoop(TestingLoop):
+class EventLoop(SimulatedIO, TestingLoop):
     """An event loop whose time, order and helpers a test controls.
 
     - clock: "auto" jumps to the next deadline when nothing is ready and nothing real is awaited, "frozen" stands until
       `loop.clock.advance` is called, "real" is real time.
+    - network: a simulated network, on which connections, servers, datagrams and names then are.
     - seed, schedule: what decides the order of ready callbacks. Without them it is asyncio's.
     - patch_time: while the loop runs, `time.time`, `time.monotonic` and the like follow its clock in the code under
       test. A datetime, or seconds since 1970, say when the clock starts; True means the beginning of 2026.
@@ -100,7 +103,6 @@ class EventLoop(TestingLoop):
             self.close()
             raise
         self.steps = StepLog()
-        self.network = network
         self.slow_callback = slow_callback
         #: The callbacks that took longer than `slow_callback`, with their real seconds.
         self.slow_callbacks: list[tuple[str, float]] = []
@@ -117,7 +119,13 @@ class EventLoop(TestingLoop):
         self._has_complained = False
         #: How many calls of run_until_complete are active.
         self._goals = 0
+        self.network = None
         super().__init__()
+        try:
+            self._attach_network(network)
+        except BaseException:
+            self.close()
+            raise
         self.clock._is_running = self.is_running
         self.clock._wake = self._clock_moved
 
@@ -198,7 +206,7 @@ class EventLoop(TestingLoop):
         """Run until stop() is called."""
         self._thread = threading.current_thread()
         self._outside.begin_run()
-        with patched(self, self._epoch), watching(self), _simulating():
+        with patched(self, self._epoch), ordered(), watching(self), _simulating():
             super().run_forever()
 
     def run_until_complete(self, future: Generator[Any, None, _T] | Any) -> _T:
@@ -233,6 +241,8 @@ class EventLoop(TestingLoop):
             # A tool has put a selector of its own there.
             super()._run_once()
             return
+        for handle in self._simulated_events():
+            self._ready_push(handle)
         found = self._poll(0) if self._wait() == 0 or self._ordered else self._rest()
         if self._ordered is not None:
             if found:
