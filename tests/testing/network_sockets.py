@@ -6,6 +6,7 @@ Without latency the simulated kernel delivers at once, so a program may use the 
 import asyncio
 import contextlib
 import socket
+import time
 from unittest import mock
 
 from tests.support.differential import conversations, datagrams, peer, servers, sockets, streams
@@ -14,12 +15,19 @@ from wakeloop.testing.network._socket import Calls, SimulatedSocket
 MODULES = (conversations, datagrams, peer, servers, sockets, streams)
 
 
+def network():
+    """The network of the running loop, None if it has none."""
+    return getattr(asyncio.get_running_loop(), "network", None)
+
+
 class _SocketType(type):
     def __instancecheck__(cls, it):
-        return isinstance(it, Calls)
+        return isinstance(it, (Calls, socket.socket))
 
     def __call__(cls, family=socket.AF_INET, type=socket.SOCK_STREAM, proto=0):
-        return SimulatedSocket(asyncio.get_running_loop().network, family, type, proto)
+        if network() is None:
+            return socket.socket(family, type, proto)
+        return SimulatedSocket(network(), family, type, proto)
 
 
 class _Socket(metaclass=_SocketType):
@@ -27,7 +35,7 @@ class _Socket(metaclass=_SocketType):
 
 
 class Sockets:
-    """The socket module, with sockets of the running loop's network."""
+    """The socket module. If the running loop has a network, the sockets are on it."""
 
     socket = _Socket
 
@@ -36,6 +44,8 @@ class Sockets:
 
     @staticmethod
     def socketpair():
+        if network() is None:
+            return socket.socketpair()
         with _Socket(socket.AF_UNIX) as listener:
             listener.bind("")
             listener.listen(1)
@@ -49,6 +59,8 @@ class Sockets:
 
     @staticmethod
     def create_server(address):
+        if network() is None:
+            return socket.create_server(address)
         listener = _Socket()
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
@@ -57,6 +69,8 @@ class Sockets:
 
     @staticmethod
     def create_connection(address):
+        if network() is None:
+            return socket.create_connection(address)
         sock = _Socket()
         sock.setblocking(False)
         with contextlib.suppress(BlockingIOError):
@@ -64,16 +78,33 @@ class Sockets:
         return sock
 
 
+class Times:
+    """The time module, without waits for the poll of a loop that simulates it."""
+
+    @staticmethod
+    def sleep(seconds):
+        if network() is None:
+            time.sleep(seconds)
+
+
 @contextlib.contextmanager
 def simulated_sockets():
-    """Gives the scenarios of `tests.support.differential` simulated sockets."""
+    """Gives the scenarios of `tests.support.differential` simulated sockets where the loop has a network."""
+    close, warns = sockets.SockScenario.close, servers.ServerScenario.warns
+
+    def close_simulated(scenario):
+        # The scenario keeps the number of a closed descriptor in use. Simulated ones are not used again.
+        scenario.sock.close() if isinstance(scenario.sock, Calls) else close(scenario)
+
     with contextlib.ExitStack() as stack:
         for module in MODULES:
             stack.enter_context(mock.patch.object(module, "socket", Sockets()))
-        # A peer in the same process need not wait for the loop's poll.
-        stack.enter_context(mock.patch.object(peer, "time", mock.Mock()))
-        # As those of real sockets.
-        stack.enter_context(mock.patch.object(servers.ServerScenario, "warns", lambda _, text: "unclosed" not in text))
-        # It keeps the number of a closed descriptor in use; simulated ones are not used again.
-        stack.enter_context(mock.patch.object(sockets.SockScenario, "close", lambda scenario: scenario.sock.close()))
+        stack.enter_context(mock.patch.object(peer, "time", Times()))
+        stack.enter_context(mock.patch.object(sockets.SockScenario, "close", close_simulated))
+        names = "unclosed <SimulatedSocket"
+        stack.enter_context(
+            mock.patch.object(
+                servers.ServerScenario, "warns", lambda it, text: warns(it, text) and not text.startswith(names)
+            )
+        )
         yield

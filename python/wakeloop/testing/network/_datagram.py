@@ -49,7 +49,7 @@ class DatagramEndpoint(Endpoint):
             raise error(errno.ENOTCONN)
         return self.name_of(*self._remote)
 
-    def connect(self, name: Any) -> None:
+    def connect(self, name: Any, failure: int = 0) -> None:
         """Set the peer: datagrams go there, and only those from there are received."""
         address, port = self.parse("connect", name)
         if address.is_unspecified:

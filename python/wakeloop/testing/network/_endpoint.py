@@ -173,8 +173,8 @@ class Endpoint:
         """The next connection that was made to this socket, and its peer's name."""
         raise error(errno.EOPNOTSUPP)
 
-    def connect(self, name: Any) -> None:
-        """Begin a connection."""
+    def connect(self, name: Any, failure: int = 0) -> None:
+        """Begin a connection, or one that fails later with an errno."""
         raise NotImplementedError
 
     def receive_from(self, size: int, peek: bool = False) -> tuple[bytes, Any]:

@@ -55,7 +55,7 @@ class SimulatedIO(_Base):
         if network is None:
             return []
         schedule = self.schedule
-        return network.poll.collect(None if schedule.is_fifo else schedule.choose)
+        return network.poll.collect(self.time(), None if schedule.is_fifo else schedule.choose)
 
     def _transport_made(self, transport: Any, protocol: Any, waiter: Any) -> None:
         """Notes that a transport was made. The callbacks that it has just scheduled must run in their order."""

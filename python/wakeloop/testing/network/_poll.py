@@ -2,6 +2,9 @@
 
 Level-triggered: a descriptor is reported in each turn until it is no longer ready. The order is epoll's: a descriptor
 that becomes ready goes to the end of the list, and so does one that has been reported.
+
+A program that leaves a ready descriptor alone keeps a real loop busy, and meanwhile time passes. On a clock that jumps
+none would. So a descriptor that has been reported often without effect is not reported again at the same time.
 """
 
 from __future__ import annotations
@@ -9,6 +12,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from typing import Any, Protocol
+
+
+#: A descriptor with which nothing happens is reported so often before the clock may jump.
+PATIENCE = 100
 
 
 class Pollable(Protocol):
@@ -38,6 +45,8 @@ class Poll:
         self._watches: dict[int, Watch] = {}
         #: The descriptors that may be ready, in epoll's order; the values mean nothing.
         self._candidates: dict[int, None] = {}
+        #: When a descriptor was reported last, and how often since the clock has moved or something has happened with it.
+        self._reports: dict[int, tuple[float, int]] = {}
 
     def watch(self, source: Pollable, kind: str, handle: asyncio.Handle) -> None:
         """Let a handle wait; `kind` is "reader" or "writer". It replaces, and cancels, the one that waits so far."""
@@ -58,7 +67,8 @@ class Poll:
             return False
         setattr(watch, kind, None)
         if watch.reader is watch.writer is None:
-            self.forget(fd)
+            del self._watches[fd]
+            self._candidates.pop(fd, None)
         earlier.cancel()
         return True
 
@@ -66,13 +76,22 @@ class Poll:
         """Watch a descriptor no longer, because it was closed."""
         self._watches.pop(fd, None)
         self._candidates.pop(fd, None)
+        self._reports.pop(fd, None)
+
+    def _is_left_alone(self, fd: int, now: float) -> bool:
+        """Count a report of a descriptor. Returns whether there were too many without effect."""
+        when, count = self._reports.get(fd, (now, 0))
+        count = count + 1 if when == now else 1
+        self._reports[fd] = now, count
+        return count > PATIENCE
 
     def notify(self, fd: int) -> None:
-        """Look at a descriptor in the next poll, because it may have become ready."""
+        """Look at a descriptor in the next poll, because something has happened with it."""
         if fd in self._watches:
+            self._reports.pop(fd, None)
             self._candidates.setdefault(fd)
 
-    def collect(self, choose: Callable[[str, int], int] | None) -> list[asyncio.Handle]:
+    def collect(self, now: float, choose: Callable[[str, int], int] | None) -> list[asyncio.Handle]:
         """Return the handles whose descriptors are ready, the reader of a descriptor before its writer.
 
         With `choose`, the order of the descriptors is chosen by it.
@@ -88,7 +107,8 @@ class Poll:
             del self._candidates[fd]
             if handles:
                 self._candidates[fd] = None
-                found.append(handles)
+                if not self._is_left_alone(fd, now):
+                    found.append(handles)
         if choose is not None:
             found = [found.pop(choose("event", len(found))) for _ in range(len(found))]
         return [handle for handles in found for handle in handles]
@@ -102,6 +122,7 @@ class Poll:
         """Forget all descriptors."""
         self._watches.clear()
         self._candidates.clear()
+        self._reports.clear()
 
 
 def handle_of(loop: Any, callback: Any, args: tuple[Any, ...], context: Any) -> asyncio.Handle:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from ._network import Network
 
 _INTERNET = (socket.AF_INET, socket.AF_INET6)
+_PEEK = int(socket.MSG_PEEK)
 #: The bits of a socket's type that are no part of it.
 _TYPE_FLAGS = socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
 
@@ -88,14 +89,11 @@ class Calls:
 
     def connect(self, address: Any, /) -> None:
         endpoint = self._open_endpoint()
-        faults = endpoint.network.faults
-        later = faults.connect_fault(endpoint, address)
+        failure = endpoint.network.faults.connect_fault(endpoint, address)
         try:
-            endpoint.connect(address)
+            endpoint.connect(address, failure)
         except BlockingIOError:
             self._would_block("connect")
-            if later and isinstance(endpoint, StreamEndpoint):
-                endpoint.fail_connect(later)
             raise
 
     def connect_ex(self, address: Any, /) -> int:
@@ -113,6 +111,7 @@ class Calls:
         except BlockingIOError:
             self._would_block("accept")
             raise
+        endpoint.changed()
         return SimulatedSocket(endpoint.network, endpoint=child), address
 
     def shutdown(self, how: int, /) -> None:
@@ -154,10 +153,12 @@ class Calls:
         if endpoint.type == socket.SOCK_STREAM:
             size = faults.shortened("recv", endpoint, size)
         try:
-            return endpoint.receive_from(size, bool(flags & socket.MSG_PEEK))
+            received = endpoint.receive_from(size, bool(flags & _PEEK))
         except BlockingIOError:
             self._would_block("recv")
             raise
+        endpoint.changed()
+        return received
 
     def send(self, data: Any, flags: int = 0, /) -> int:
         with _view("send", data) as view:
@@ -192,10 +193,12 @@ class Calls:
                 size = faults.shortened("send", endpoint, size)
             with whole[:size] as part:
                 try:
-                    return endpoint.send(part, address)
+                    sent = endpoint.send(part, address)
                 except BlockingIOError:
                     self._would_block("send")
                     raise
+        endpoint.changed()
+        return sent
 
     def _would_block(self, call: str) -> None:
         if self.gettimeout() != 0:

@@ -59,6 +59,8 @@ class StreamEndpoint(Endpoint):
         #: The program has closed the socket, but the kernel still delivers what was sent.
         self.is_orphan = False
         self._read_again_at = 0.0
+        #: connect() was called, and not again since the connection was made or has failed.
+        self._has_begun = False
         # A listener's.
         self._backlog = 0
         self._queue: deque[StreamEndpoint] = deque()
@@ -145,9 +147,18 @@ class StreamEndpoint(Endpoint):
         child._listener = None
         return child, child._peer_name
 
-    def connect(self, name: Any) -> None:
-        """Begin a connection. It always raises, in progress at best: see `ready` and SO_ERROR for what becomes of it."""
+    def connect(self, name: Any, failure: int = 0) -> None:
+        """Begin a connection, or one that fails: it is in progress at best, and `ready` and SO_ERROR say how it ends.
+
+        The first call after that returns its result too, as on Linux.
+        """
         address, port = self.parse("connect", name)
+        if self._has_begun and self.state is not State.CONNECTING:
+            self._has_begun = False
+            if self.state is State.CONNECTED:
+                return
+            self.take_failure()
+            raise error(errno.ECONNABORTED)
         self._check_connects()
         if address.is_unspecified:
             address = self.host.source_for(address)
@@ -155,9 +166,13 @@ class StreamEndpoint(Endpoint):
         self._peer_name = self.name_of(address, port)
         self.failure = 0
         self.state = State.CONNECTING
+        self._has_begun = True
         self._has_end = False
         self._is_shut = [False, False]
-        self._send_syn(source, address, port, 0)
+        if failure:
+            self._connect_fails(failure)
+        else:
+            self._send_syn(source, address, port, 0)
         raise error(errno.EINPROGRESS)
 
     def _check_connects(self) -> None:
@@ -250,10 +265,6 @@ class StreamEndpoint(Endpoint):
         if child is not None:
             child.on_reset()
         self.changed()
-
-    def fail_connect(self, number: int) -> None:
-        """Let a connection that was just begun fail."""
-        self._connect_fails(number)
 
     def _any_address(self) -> Address:
         return ipaddress.ip_address("::" if self.family == socket.AF_INET6 else "0.0.0.0")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
+import socket
 import stat
 import sys
 from typing import Any
@@ -74,12 +75,12 @@ class UnixEndpoint(StreamEndpoint):
         self.state = State.LISTENING
         self.changed()
 
-    def connect(self, name: Any) -> None:
+    def connect(self, name: Any, failure: int = 0) -> None:
         """Connect at once, or fail."""
         _parse(name)
         self._check_connects()
         listener = find_unix_listener(self.network, name)
-        if listener is None or not listener.is_listening or listener.host is not self.host:
+        if listener is None or not listener.is_listening or listener._is_shut[0] or listener.host is not self.host:
             raise error(errno.ECONNREFUSED)
         if len(listener._queue) > listener._backlog:
             raise error(errno.EAGAIN)
@@ -134,6 +135,18 @@ class UnixEndpoint(StreamEndpoint):
         """Close one direction, or both. Linux accepts it without a connection too."""
         if self.state is State.CONNECTED:
             super().shutdown(how)
+            return
+        if how != socket.SHUT_WR:
+            self._is_shut[0] = True
+        if how != socket.SHUT_RD:
+            self._is_shut[1] = True
+        self.changed()
+
+    def ready(self) -> tuple[bool, bool]:
+        """Whether a poll reports the socket as readable, and as writable."""
+        if self.state is State.LISTENING:
+            return bool(self._queue) or self._is_shut[0], all(self._is_shut)
+        return super().ready()
 
     def receive_from(self, size: int, peek: bool = False) -> tuple[bytes, Any]:
         """The next data, b"" at the end of the stream; OSError if there is none yet."""
