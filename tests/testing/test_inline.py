@@ -132,6 +132,24 @@ def test_files_are_real(tmp_path, runtime):
     assert testing.run(main) == testing.run(main, seed=1) == "written"
 
 
+def test_jobs_on_files_repeat_with_the_seed(tmp_path, runtime):
+    async def main():
+        async def lines(name):
+            async with wakeloop.open(tmp_path / name, "w") as file:
+                for number in range(5):
+                    await file.write(f"{number}\n")
+            async with wakeloop.open(tmp_path / name) as file:
+                return [line async for line in file]
+
+        found = await asyncio.gather(*(lines(name) for name in "abc"))
+        return found, threading.active_count()
+
+    for seed in range(3):
+        loops = [testing.EventLoop(seed=seed) for _ in range(3)]
+        assert len({repr(testing.run_on(loop, main)) for loop in loops}) == 1
+        assert loops[0].steps == loops[1].steps == loops[2].steps
+
+
 # -- programs that leave the simulation ------------------------------------------------------------------------
 
 
