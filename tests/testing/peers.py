@@ -112,8 +112,9 @@ class Wakeloop(AsyncioTool):
 
     def run_on_network(self, main, latency):
         from wakeloop import testing
+        from wakeloop.testing.network import Network
 
-        return testing.run(main, network=testing.Network(latency=latency))
+        return testing.run(main, network=Network(latency=latency))
 
 
 class Looptime(AsyncioTool):

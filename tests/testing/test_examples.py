@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from wakeloop import testing
+
 pytestmark = [pytest.mark.native, pytest.mark.timeout(60)]
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples" / "testing"
@@ -14,6 +16,7 @@ FOUND = {
     "clock": "167 runs in a week that has 168 hours",
     "order": "AssertionError: 80 are left of 100 - 10 - 20",
     "cancellation": "AssertionError: 1 of 2 connections are in the pool",
+    "network": "bytes of 1000",
     "verdict": "- task 'heartbeat' (Client.beat) waiting",
 }
 
@@ -42,3 +45,5 @@ def test_the_bugs_do_not_show_on_asyncio():
     asyncio.run(load("order").two_withdrawals())
     asyncio.run(load("cancellation").a_query())
     asyncio.run(load("verdict").one_request())
+    network = load("network")
+    testing.run(network.a_message, network=network.Network())

@@ -97,7 +97,7 @@ class Failure:
 
     def _shrunk(self) -> str:
         if self.reorderings == 0:
-            return "It fails in asyncio's own order too."
+            return "It fails without any reordering."
         text = f"{_count(self.reorderings, 'reordering')}, shrunk from {self.found_with} in {self.shrink_runs} runs"
         return f"{text}; no run with fewer fails." if self.is_fewest else f"{text}."
 

@@ -55,6 +55,10 @@ class ObservedLoop(EventLoop):
         return owner.get_name() if isinstance(owner, asyncio.Task) else function_name(handle._callback)
 
 
+# The log names the class, and its steps are to be those of `run`.
+ObservedLoop.__qualname__ = EventLoop.__qualname__
+
+
 def checked(main: Any, function: str, options: dict[str, Any]) -> Main:
     """Return a program that can be run many times. TypeError for anything else, and for options that `run` has not."""
     if not callable(main):
