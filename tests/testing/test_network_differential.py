@@ -21,7 +21,7 @@ from wakeloop.testing.network import Network
 
 pytestmark = pytest.mark.native
 
-COUNT = int(os.environ.get("SCENARIOS", 25))
+COUNT = int(os.environ.get("SCENARIOS", 10))
 FIRST = int(os.environ.get("FIRST_SEED", 0))
 
 

@@ -242,7 +242,8 @@ class Flow:
 
     def _acknowledgement_arrives(self) -> None:
         self._acknowledgement = None
-        now, size = self._network.now(), 0
+        # A timer may run a clock's resolution too early, so the first one is due in any case.
+        now, size = self._network.now(), self._acknowledged.popleft()[1]
         while self._acknowledged and self._acknowledged[0][0] <= now:
             size += self._acknowledged.popleft()[1]
         if self._acknowledged:

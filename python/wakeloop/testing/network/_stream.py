@@ -58,7 +58,8 @@ class StreamEndpoint(Endpoint):
         self._is_shut = [False, False]  # for receiving, for sending
         #: The program has closed the socket, but the kernel still delivers what was sent.
         self.is_orphan = False
-        self._read_again_at = 0.0
+        #: The program of a slow host may not read yet.
+        self._must_wait = False
         #: connect() was called, and not again since the connection was made or has failed.
         self._has_begun = False
         # A listener's.
@@ -101,7 +102,7 @@ class StreamEndpoint(Endpoint):
         is_shut = self._is_shut[1]
         if at_end and is_shut:
             return True, True
-        return (bool(self._buffer) or at_end) and not self._must_wait(), is_shut or self._is_writable()
+        return (bool(self._buffer) or at_end) and not self._must_wait, is_shut or self._is_writable()
 
     def _room(self) -> int:
         """How many bytes the next send() takes."""
@@ -110,10 +111,6 @@ class StreamEndpoint(Endpoint):
 
     def _is_writable(self) -> bool:
         return 3 * self._room() >= self.send_capacity
-
-    def _must_wait(self) -> bool:
-        """Whether the program of a slow host may not read yet."""
-        return self.host.read_rate is not None and self._read_again_at > self.network.now()
 
     # -- names -------------------------------------------------------------------------------------
 
@@ -274,7 +271,7 @@ class StreamEndpoint(Endpoint):
     def receive_from(self, size: int, peek: bool = False) -> tuple[bytes, Any]:
         """The next data, b"" at the end of the stream; OSError if there is none yet."""
         if self._buffer:
-            if self._must_wait():
+            if self._must_wait:
                 raise error(errno.EAGAIN)
             data = bytes(self._buffer[:size])
             if not peek:
@@ -293,10 +290,14 @@ class StreamEndpoint(Endpoint):
     def _after_read(self, size: int) -> None:
         rate = self.host.read_rate
         if rate is not None:
-            self._read_again_at = self.network.now() + size / rate
-            self.network.call_at(self._read_again_at, self.changed)
+            self._must_wait = True
+            self.network.call_later(size / rate, self._may_read_again)
         if self.peer is not None and self.peer.out is not None:
             self.peer.out.window_opens()
+
+    def _may_read_again(self) -> None:
+        self._must_wait = False
+        self.changed()
 
     def send(self, data: memoryview, name: Any = None) -> int:
         """Send data, and return how many bytes the buffer took."""
