@@ -285,7 +285,9 @@ def test_a_task_factory_of_the_program_is_used():
         await asyncio.create_task(asyncio.sleep(0))
         return [step.who for step in asyncio.get_running_loop().steps]
 
-    assert testing.run(main, seed=1) == ["Task-1", "Task #1", "Task #1", "Task-1"] and made[0] == "sleep"
+    who = testing.run(main, seed=1)
+    # Some releases of asyncio name such a task "None".
+    assert [name in ("Task #1", "None") for name in who] == [False, True, True, False] and made[0] == "sleep"
 
 
 @pytest.mark.skipif(sys.version_info < (3, 12), reason="eager tasks are new in Python 3.12")

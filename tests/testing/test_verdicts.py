@@ -171,8 +171,15 @@ def test_open_transports_and_their_descriptors_are_left_behind():
         kept.append(await loop.create_server(asyncio.Protocol, "127.0.0.1", 0))
 
     found = left_by(main)
-    assert sum(each.startswith("transport ") for each in found) == 2
-    assert any("DatagramTransport ('127.0.0.1'" in each for each in found)
+    try:
+        assert [each for each in found if each.startswith("transport DatagramTransport ('127.0.0.1', ")]
+        assert [each for each in found if "is watched: " in each and "_accept_connection" in each]
+        assert len([each for each in found if each.startswith("descriptor ") and "socket:" in each]) == 2
+    finally:
+        close(kept)
+
+
+def close(kept):
     kept[1].close()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)

@@ -12,6 +12,7 @@ from typing import Any
 from .. import waits
 from ._outside import is_programs
 from ._state import TestingLoop
+from ._steps import function_name
 
 
 class Deadlock(RuntimeError):
@@ -124,12 +125,24 @@ def _in_order(tasks: list[waits.TaskInfo]) -> list[waits.TaskInfo]:
 
 
 def open_transports(loop: TestingLoop) -> list[str]:
-    """Say which transports and listeners are open."""
+    """Say which transports and listeners are open, and which descriptors have a reader or a writer."""
     found = {id(each): each for each in loop._sources() if not _is_closing(each)}
     for each in list(dict(loop._transports or {}).values()):
         if not _is_closing(each):
             found[id(each)] = each
-    return sorted(f"transport {_described(each)}" for each in found.values())
+    return sorted(f"transport {_described(each)}" for each in found.values()) + _watched(loop)
+
+
+def _watched(loop: TestingLoop) -> list[str]:
+    own = {*(loop._transports or ()), *loop._pidfds}
+    if loop._wake_reader is not None:
+        own.add(loop._wake_reader.fileno())
+    found = []
+    for fd in sorted(set(loop._watched()) - own):
+        _, *handles = loop._watch_of(fd)
+        names = [function_name(handle._callback) for handle in handles if handle is not None]
+        found.append(f"descriptor {fd} is watched: {', '.join(names) or 'a socket call'}")
+    return found
 
 
 def _is_closing(transport: Any) -> bool:
