@@ -39,8 +39,9 @@ def run_pytest(tmp_path):
 
 
 ALONE = """
-import asyncio, contextlib, pytest
+import asyncio, contextlib, functools, pytest
 from wakeloop import testing
+from wakeloop.testing.network import Network
 
 @pytest.fixture
 def delay():
@@ -65,6 +66,13 @@ async def test_clock(wakeloop_loop, wakeloop_clock):
     wakeloop_clock.advance(10)
     await task
 
+@pytest.mark.wakeloop(network=functools.partial(Network, latency=0.5))
+async def test_network(wakeloop_network):
+    wakeloop_network.host("server", "10.0.0.1")
+    with pytest.raises(ConnectionRefusedError):
+        await asyncio.open_connection("server", 80)
+    assert asyncio.get_running_loop().time() == 1
+
 @pytest.mark.wakeloop
 class TestClass:
     @pytest.mark.wakeloop(seed=1)
@@ -82,12 +90,12 @@ def test_plain():
 
 
 def test_the_plugin_runs_marked_coroutine_functions(run_pytest):
-    assert "6 passed" in run_pytest(ALONE)
+    assert "7 passed" in run_pytest(ALONE)
 
 
 def test_a_seed_of_the_marker_is_kept_and_the_others_run_with_each_seed(run_pytest):
     said = run_pytest(ALONE, "--wakeloop-seeds=3", "-rp")
-    assert "12 passed" in said
+    assert "15 passed" in said
     assert said.count("test_sleeps_for_a_day[seed") == 3 and "::test_options\n" in said
 
 
