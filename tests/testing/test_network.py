@@ -844,3 +844,40 @@ def test_a_network_without_ipv6_has_no_sockets_of_it():
         assert caught.value.errno == errno.EAFNOSUPPORT
 
     testing.run(main, network=Network(ipv6=False))
+
+
+# -- what the hunt has found here ----------------------------------------------------------------
+
+
+def test_a_segment_lost_on_its_way_is_sent_before_one_that_was_lost_earlier():
+    network = hosts(latency=1.0)
+    link = network.link("client", "server")
+
+    async def main(it):
+        it.writer.write(b"one")
+        await asyncio.sleep(0.1)
+        link.change(loss=1.0)
+        it.writer.write(b"two")
+        link.change(loss=0.0)
+        # Now `two` waits to be sent again, and `one` is lost before it arrives.
+        link.cut()
+        await asyncio.sleep(1)
+        link.heal()
+        it.writer.write(b"three")
+        assert await it.server_reader.readexactly(11) == b"onetwothree"
+
+    connected(network, main)
+
+
+def test_a_timer_that_runs_early_by_a_rounding_error_runs_once():
+    async def main(it):
+        loop = asyncio.get_running_loop()
+        for _ in range(100):
+            it.writer.write(b"x")
+            # Until the acknowledgement is there, but for the last digit of a float.
+            await asyncio.sleep(0.02)
+        await it.server_reader.readexactly(100)
+        # One for each byte, and one for the end of the handshake.
+        assert sum("_acknowledgement_arrives" in step.what for step in loop.steps) == 101
+
+    connected(hosts(latency=0.01), main)

@@ -194,21 +194,26 @@ class Flow:
         if self._forward.mark == segment.mark and not self.is_stalled:
             self._deliver(segment)
             return
-        # It was lost on its way, and all behind it wait for it.
-        lost = bytearray(segment.data)
-        for follower in self._flying:
-            lost += follower.data
-            if follower.timer is not None:
-                follower.timer.cancel()
-            self._fin_sent = self._fin_sent and not follower.is_last
-        self._fin_sent = self._fin_sent and not segment.is_last
+        # It was lost on its way. All behind it have to wait for it, also one that was lost before it.
+        waiting = [segment, *self._flying]
+        if self._lost is not None:
+            waiting.append(self._lost)
         self._flying.clear()
         self._flying_bytes = 0
-        if self.sender.is_sending:
-            self._unacknowledged -= len(lost)
-            self._unsent[:0] = lost
-            if self._lost is None:
-                self._try_later(Segment(b""))
+        for each in waiting:
+            if each.timer is not None:
+                each.timer.cancel()
+            if each.is_last:
+                self._fin_sent = False
+        if not self.sender.is_sending:
+            return
+        data = b"".join(each.data for each in waiting)
+        self._unacknowledged -= len(data)
+        self._unsent[:0] = data
+        if self._lost is None:
+            self._try_later(Segment(b""))
+        else:
+            self._lost = Segment(b"")
 
     # -- the receiver's side -----------------------------------------------------------------------
 
