@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import errno
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ._host import Host
+from ._state import NetworkState
 from ._stream import State, StreamEndpoint
-
-if TYPE_CHECKING:
-    from ._network import Network
 
 
 class Connection:
     """An established stream connection. `Network.connections` returns those that are open."""
 
-    def __init__(self, network: Network, client: StreamEndpoint, server: StreamEndpoint) -> None:
+    def __init__(self, network: NetworkState, client: StreamEndpoint, server: StreamEndpoint) -> None:
         self._network = network
         self._client = client
         self._server = server
@@ -47,7 +45,7 @@ class Connection:
 
         The program at this host gets ECONNRESET. If both ends are on the host, it is the server's.
         """
-        host = self._network.find_host(lost)
+        host: Host = self._network.find_host(lost)
         for end in (self._server, self._client):
             if end.host is host:
                 end.fail(errno.ECONNRESET)

@@ -10,13 +10,11 @@ import errno
 import ipaddress
 import socket
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ._endpoint import Endpoint
 from ._host import Address, Host, error
-
-if TYPE_CHECKING:
-    from ._link import Direction
+from ._link import Direction
 
 #: The most that one datagram holds, and the bytes of its headers.
 LARGEST = 65507
@@ -29,7 +27,7 @@ OVERHEAD = 256
 class DatagramEndpoint(Endpoint):
     """A datagram socket of the internet families."""
 
-    type = socket.SOCK_DGRAM
+    type: int = socket.SOCK_DGRAM
 
     def __init__(self, network: Any, host: Host, family: int, proto: int = 0) -> None:
         super().__init__(network, host, family, proto)

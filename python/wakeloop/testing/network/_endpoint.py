@@ -5,12 +5,10 @@ from __future__ import annotations
 import errno
 import ipaddress
 import socket
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ._host import Address, Host, error
-
-if TYPE_CHECKING:
-    from ._network import Network
+from ._state import NetworkState
 
 _BUFFERS = {socket.SO_SNDBUF: "send_capacity", socket.SO_RCVBUF: "receive_capacity"}
 
@@ -24,7 +22,7 @@ class Endpoint:
 
     type: int
 
-    def __init__(self, network: Network, host: Host, family: int, proto: int) -> None:
+    def __init__(self, network: NetworkState, host: Host, family: int, proto: int) -> None:
         self.network = network
         self.host = host
         self.family = family
@@ -89,7 +87,8 @@ class Endpoint:
             raise TypeError(f"'{type(port).__name__}' object cannot be interpreted as an integer")
         if not 0 <= port <= 65535:
             raise OverflowError(f"{call}(): port must be 0-65535.")
-        return self.network.names.address_of(self.host, host, self.family), port
+        found: Address = self.network.names.address_of(self.host, host, self.family)
+        return found, port
 
     @property
     def is_six_only(self) -> bool:

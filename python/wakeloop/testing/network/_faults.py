@@ -6,16 +6,14 @@ import errno
 import ipaddress
 import socket
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from . import _checks
 from ._endpoint import Endpoint
 from ._host import Host, current_host, error
 from ._names import name_failure
+from ._state import NetworkState
 from ._stream import StreamEndpoint
-
-if TYPE_CHECKING:
-    from ._network import Network
 
 #: The calls that may fail, and those that may be shortened.
 CALLS = ("bind", "listen", "connect", "accept", "recv", "send", "getaddrinfo")
@@ -103,7 +101,7 @@ class Fault:
 class Faults:
     """The faults of a network's script."""
 
-    def __init__(self, network: Network) -> None:
+    def __init__(self, network: NetworkState) -> None:
         self.network = network
         self._rules: dict[str, list[Fault]] = {}
 
@@ -175,7 +173,7 @@ class Faults:
         fault = self._find(call, endpoint, None, short=True)
         return size if fault is None else fault.size(size)
 
-    def raise_name_fault(self, network: Network, name: str, port: Any) -> None:
+    def raise_name_fault(self, network: NetworkState, name: str, port: Any) -> None:
         """Raise the error that a rule has for the resolution of a name."""
         if "getaddrinfo" not in self._rules:
             return

@@ -11,11 +11,10 @@ import asyncio
 import errno
 import socket
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
-if TYPE_CHECKING:
-    from ._link import Direction
-    from ._stream import StreamEndpoint
+from ._link import Direction
+from ._state import NetworkState
 
 #: Linux's first and longest wait before a segment is sent again, in seconds, and how often it is (net.ipv4.tcp_retries2).
 FIRST_RETRY, LONGEST_RETRY, RETRIES = 0.2, 120.0, 15
@@ -40,10 +39,39 @@ class Segment:
         self.timer: asyncio.TimerHandle | None = None
 
 
+class End(Protocol):
+    """One of the two ends of a connection, as a flow sees it."""
+
+    network: NetworkState
+
+    @property
+    def window(self) -> int:
+        """How many bytes it has room for."""
+
+    @property
+    def is_sending(self) -> bool:
+        """Whether it still wants to send what was lost."""
+
+    def option(self, level: int, name: int) -> Any:
+        """An option of its socket."""
+
+    def on_segment(self, data: bytes, is_last: bool) -> bool:
+        """A segment arrives. Returns whether it is acknowledged."""
+
+    def on_acknowledgement(self) -> None:
+        """Some of what it has sent has arrived."""
+
+    def on_reset(self) -> None:
+        """A RST arrives."""
+
+    def fail(self, number: int) -> None:
+        """Nothing of what it sends arrives any more."""
+
+
 class Flow:
     """What goes from one endpoint of a connection to the other."""
 
-    def __init__(self, sender: StreamEndpoint, receiver: StreamEndpoint, forward: Direction, backward: Direction) -> None:
+    def __init__(self, sender: End, receiver: End, forward: Direction, backward: Direction) -> None:
         self.sender = sender
         self.receiver = receiver
         self._forward = forward

@@ -12,15 +12,13 @@ import ipaddress
 import os
 import socket
 from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from . import _checks
+from ._state import NetworkState
 
 if TYPE_CHECKING:
     import asyncio
-
-    from ._endpoint import Endpoint
-    from ._network import Network
 
 _T = TypeVar("_T")
 
@@ -41,12 +39,32 @@ def error(number: int) -> OSError:
     return OSError(number, os.strerror(number))
 
 
-def current_host(network: Network) -> Host:
+def current_host(network: NetworkState) -> Host:
     """The host on which the calling code runs."""
     for host in reversed(_entered.get()):
         if host.network is network:
             return host
-    return network.localhost
+    here: Host = network.localhost
+    return here
+
+
+class PortUser(Protocol):
+    """What uses a port of a host: an endpoint."""
+
+    type: int
+    port: int
+    address: Address | None
+
+    @property
+    def is_listening(self) -> bool:
+        """Whether it accepts connections."""
+
+    @property
+    def is_six_only(self) -> bool:
+        """Whether it takes no packets of IPv4, if its address is one of IPv6."""
+
+    def option(self, level: int, name: int) -> Any:
+        """An option of the socket."""
 
 
 class Host:
@@ -56,7 +74,7 @@ class Host:
     ``network.localhost``.
     """
 
-    def __init__(self, network: Network, name: str, interfaces: list[Interface], *, gateway: bool) -> None:
+    def __init__(self, network: NetworkState, name: str, interfaces: list[Interface], *, gateway: bool) -> None:
         self.network = network
         self.name = name
         self.interfaces = tuple(interfaces)
@@ -64,7 +82,7 @@ class Host:
         self.gateway = gateway
         #: How many bytes per second the programs of this host receive at most from a stream; None for all there are.
         self._read_rate: float | None = None
-        self._bound: dict[tuple[int, int], list[Endpoint]] = {}
+        self._bound: dict[tuple[int, int], list[PortUser]] = {}
         self._next_port = EPHEMERAL[0]
 
     @property
@@ -101,7 +119,8 @@ class Host:
     def create_task(self, main: Coroutine[Any, Any, _T], **options: Any) -> asyncio.Task[_T]:
         """Make a task whose code runs on this host; see asyncio.loop.create_task."""
         with self:
-            return self.network.loop.create_task(main, **options)
+            task: asyncio.Task[_T] = self.network.loop.create_task(main, **options)
+        return task
 
     # -- routes ------------------------------------------------------------------------------------
 
@@ -130,7 +149,7 @@ class Host:
 
     # -- ports -------------------------------------------------------------------------------------
 
-    def bind(self, endpoint: Endpoint, address: Address, port: int) -> None:
+    def bind(self, endpoint: PortUser, address: Address, port: int) -> None:
         """Give an endpoint an address and a port, 0 for one that is free. OSError as Linux raises it."""
         if not (address.is_unspecified or self.owns(address)):
             raise error(errno.EADDRNOTAVAIL)
@@ -141,11 +160,11 @@ class Host:
         endpoint.address, endpoint.port = address, port
         self.add(endpoint)
 
-    def add(self, endpoint: Endpoint) -> None:
+    def add(self, endpoint: PortUser) -> None:
         """Note that an endpoint uses its port."""
         self._bound.setdefault((endpoint.type, endpoint.port), []).append(endpoint)
 
-    def release(self, endpoint: Endpoint) -> None:
+    def release(self, endpoint: PortUser) -> None:
         """Note that an endpoint no longer uses its port."""
         place = endpoint.type, endpoint.port
         users = self._bound.get(place)
@@ -154,12 +173,12 @@ class Host:
             if not users:
                 del self._bound[place]
 
-    def conflicts(self, endpoint: Endpoint) -> bool:
+    def conflicts(self, endpoint: PortUser) -> bool:
         """Whether an endpoint that is already bound may not listen, because another one does."""
         assert endpoint.address is not None
         return self._conflicts(endpoint, endpoint.address, endpoint.port)
 
-    def users(self, kind: int, port: int) -> list[Endpoint]:
+    def users(self, kind: int, port: int) -> list[PortUser]:
         """The endpoints that use a port."""
         return self._bound.get((kind, port), [])
 
@@ -168,7 +187,7 @@ class Host:
         self._bound.clear()
         self._next_port = EPHEMERAL[0]
 
-    def _free_port(self, endpoint: Endpoint, address: Address) -> int:
+    def _free_port(self, endpoint: PortUser, address: Address) -> int:
         low, high = EPHEMERAL
         for _ in range(low, high + 1):
             port = self._next_port
@@ -177,7 +196,7 @@ class Host:
                 return port
         raise error(errno.EADDRINUSE)
 
-    def _conflicts(self, endpoint: Endpoint, address: Address, port: int, *, strict: bool = False) -> bool:
+    def _conflicts(self, endpoint: PortUser, address: Address, port: int, *, strict: bool = False) -> bool:
         return any(
             _overlap(endpoint, address, other) and (strict or not _may_share(endpoint, other))
             for other in self.users(endpoint.type, port)
@@ -188,7 +207,7 @@ class Host:
         return f"<{type(self).__name__} {self.name} {' '.join(self.addresses)}>"
 
 
-def _overlap(endpoint: Endpoint, address: Address, other: Endpoint) -> bool:
+def _overlap(endpoint: PortUser, address: Address, other: PortUser) -> bool:
     """Whether two endpoints, of which one has or wants an address, would receive the same packets."""
     theirs = other.address
     assert theirs is not None
@@ -198,7 +217,7 @@ def _overlap(endpoint: Endpoint, address: Address, other: Endpoint) -> bool:
     return is_six_any and not six.is_six_only
 
 
-def _may_share(endpoint: Endpoint, other: Endpoint) -> bool:
+def _may_share(endpoint: PortUser, other: PortUser) -> bool:
     """Whether two endpoints may have the same address and port."""
     if endpoint.option(socket.SOL_SOCKET, socket.SO_REUSEPORT) and other.option(socket.SOL_SOCKET, socket.SO_REUSEPORT):
         return True

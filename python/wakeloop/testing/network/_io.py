@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from ..._inherited import SelectorEventLoop, base_events, selector_events, unix_events
 from .._schedule import Schedule
 from ._network import Network
-from ._poll import handle_of
 from ._rebound import rebound
 from ._socket import Calls, adopt, is_adoptable, is_simulated
 
@@ -57,9 +56,6 @@ class SimulatedIO(_Base):
         schedule = self.schedule
         return network.poll.collect(self.time(), None if schedule.is_fifo else schedule.choose)
 
-    def _transport_made(self, transport: Any, protocol: Any, waiter: Any) -> None:
-        """Notes that a transport was made. The callbacks that it has just scheduled must run in their order."""
-
     def _joins(self, sock: Any, address: Any = None) -> bool:
         """Whether a socket is on the network. One that the program has made joins it now, if it belongs there."""
         network = self.network
@@ -83,7 +79,7 @@ class SimulatedIO(_Base):
         if endpoint is None:
             return None
         self._check_closed()
-        handle = handle_of(self, callback, args, options.get("context"))
+        handle = asyncio.Handle(callback, args, self, options.get("context"))
         network.poll.watch(endpoint, kind, handle)
         return handle
 
@@ -129,30 +125,21 @@ class SimulatedIO(_Base):
     ) -> Any:
         if not is_simulated(sock):
             return super()._make_socket_transport(sock, protocol, waiter, extra=extra, server=server, **options)
-        transport = _Selector._make_socket_transport(
-            self, sock, protocol, waiter, extra=extra, server=server, **options
-        )
-        self._transport_made(transport, protocol, waiter)
-        return transport
+        return _Selector._make_socket_transport(self, sock, protocol, waiter, extra=extra, server=server, **options)
 
     def _make_ssl_transport(
         self, rawsock: Any, protocol: Any, sslcontext: Any, waiter: Any = None, **options: Any
     ) -> Any:
         if not is_simulated(rawsock):
             return super()._make_ssl_transport(rawsock, protocol, sslcontext, waiter, **options)
-        transport = _Selector._make_ssl_transport(self, rawsock, protocol, sslcontext, waiter, **options)
-        below = transport._ssl_protocol
-        self._transport_made(below._transport or self._transports.get(rawsock.fileno()), below, waiter)
-        return transport
+        return _Selector._make_ssl_transport(self, rawsock, protocol, sslcontext, waiter, **options)
 
     def _make_datagram_transport(
         self, sock: Any, protocol: Any, address: Any = None, waiter: Any = None, extra: Any = None
     ) -> Any:
         if not self._joins(sock):
             return super()._make_datagram_transport(sock, protocol, address, waiter, extra)
-        transport = _Selector._make_datagram_transport(self, sock, protocol, address, waiter, extra)
-        self._transport_made(transport, protocol, waiter)
-        return transport
+        return _Selector._make_datagram_transport(self, sock, protocol, address, waiter, extra)
 
     def _start_serving(self, protocol_factory: Any, sock: Any, *args: Any, **options: Any) -> None:
         if self._joins(sock):

@@ -6,13 +6,11 @@ connections; those are in `_flow`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from . import _checks
-
-if TYPE_CHECKING:
-    from ._host import Host
-    from ._network import Network
+from ._host import Host
+from ._state import NetworkState
 
 #: The bytes of one TCP segment in an Ethernet frame. Without loss and bandwidth larger pieces look the same.
 SEGMENT = 1460
@@ -60,7 +58,7 @@ class Direction(Conditions):
 
     __slots__ = ("_busy_until", "_cuts", "_network", "is_cut")
 
-    def __init__(self, network: Network, **values: Any) -> None:
+    def __init__(self, network: NetworkState, **values: Any) -> None:
         super().__init__(**values)
         self._network = network
         self.is_cut = False
@@ -122,7 +120,7 @@ class Direction(Conditions):
 class Link:
     """The link between two hosts, or of a host with itself."""
 
-    def __init__(self, network: Network, first: Host, second: Host) -> None:
+    def __init__(self, network: NetworkState, first: Host, second: Host) -> None:
         self._network = network
         self.hosts = (first, second)
         conditions = network.conditions.copy()

@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import ipaddress
 import socket
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ._host import LOOPBACK, Address, Host
-
-if TYPE_CHECKING:
-    from ._network import Network
+from ._state import NetworkState
 
 #: The addresses of `localhost`, in the order of RFC 6724.
 _LOCALHOST = tuple(reversed(LOOPBACK))
@@ -25,7 +23,7 @@ _Info = tuple[socket.AddressFamily, socket.SocketKind, int, str, Any]
 class Names:
     """The name service of a network."""
 
-    def __init__(self, network: Network) -> None:
+    def __init__(self, network: NetworkState) -> None:
         self._network = network
         self._known: dict[str, tuple[Address, ...]] = {}
 

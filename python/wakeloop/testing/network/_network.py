@@ -22,6 +22,7 @@ from ._host import LOOPBACK, Address, Host, Interface
 from ._link import Conditions, Direction, Link
 from ._names import Names
 from ._poll import Poll
+from ._state import NetworkState
 from ._stream import State, StreamEndpoint
 
 #: The first simulated descriptor. No process may open as many real ones.
@@ -31,7 +32,7 @@ FIRST_DESCRIPTOR = 1 << 30
 _DEFAULT_ADDRESSES = ("192.0.2.1", "2001:db8::1")
 
 
-class Network:
+class Network(NetworkState):
     """A network in memory, for one testing loop.
 
     It begins with one host, `localhost`, on which all code runs that does not enter another host. The conditions are
@@ -67,7 +68,7 @@ class Network:
         self.receive_buffer = _checks.count("receive_buffer", receive_buffer, least=1)
         self.ipv6 = bool(ipv6)
         self.names = Names(self)
-        self.faults = Faults(self)
+        self.faults: Faults = Faults(self)
         self.poll = Poll()
         #: The sockets that are bound to paths.
         self.paths: dict[Any, Any] = {}
@@ -290,41 +291,9 @@ class Network:
         for link in self._links.values():
             link.reset()
 
-    def now(self) -> float:
-        """The loop's time."""
-        return self.loop.time()  # type: ignore[no-any-return]
-
     def call_at(self, when: float, callback: Callable[..., object], *args: Any) -> asyncio.TimerHandle:
         """Call something of the network later."""
-        loop = self.loop
-        return loop.call_at(when, callback, *args, context=self._context)  # type: ignore[no-any-return]
-
-    def call_later(self, delay: float, callback: Callable[..., object], *args: Any) -> asyncio.TimerHandle:
-        """Call something of the network after some seconds."""
-        return self.call_at(self.now() + delay, callback, *args)
-
-    def call_when(self, when: float, callback: Callable[..., object], *args: Any) -> None:
-        """Call something of the network at a time, which may be now."""
-        if when <= self.now():
-            callback(*args)
-        else:
-            self.call_at(when, callback, *args)
-
-    # -- chance ------------------------------------------------------------------------------------
-
-    def choose(self, kind: str, count: int) -> int:
-        """Let the loop's schedule choose."""
-        return self.loop.schedule.choose(kind, count)  # type: ignore[no-any-return]
-
-    def chance(self, kind: str, probability: float) -> bool:
-        """Let the loop's schedule decide whether something happens."""
-        if probability in (0, 1):
-            return probability == 1
-        return self.loop.schedule.chance(kind, probability)  # type: ignore[no-any-return]
-
-    def uniform(self, kind: str, low: float, high: float) -> float:
-        """Let the loop's schedule choose a number."""
-        return low if low == high else self.loop.schedule.uniform(kind, low, high)
+        return self.loop.call_at(when, callback, *args, context=self._context)  # type: ignore[no-any-return]
 
     # -- for the endpoints -------------------------------------------------------------------------
 

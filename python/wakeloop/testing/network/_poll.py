@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 
 
 #: A descriptor with which nothing happens is reported so often before the clock may jump.
@@ -123,8 +123,3 @@ class Poll:
         self._watches.clear()
         self._candidates.clear()
         self._reports.clear()
-
-
-def handle_of(loop: Any, callback: Any, args: tuple[Any, ...], context: Any) -> asyncio.Handle:
-    """A handle as asyncio's own `_add_reader` makes it."""
-    return asyncio.Handle(callback, args, loop, context)

@@ -13,16 +13,14 @@ import socket
 import warnings
 import weakref
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from ._datagram import DatagramEndpoint
 from ._endpoint import Endpoint
 from ._host import current_host, error
+from ._state import NetworkState
 from ._stream import StreamEndpoint
 from ._unix_stream import UnixEndpoint, find_unix_listener
-
-if TYPE_CHECKING:
-    from ._network import Network
 
 _INTERNET = (socket.AF_INET, socket.AF_INET6)
 _PEEK = int(socket.MSG_PEEK)
@@ -33,7 +31,7 @@ _TYPE_FLAGS = socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
 _LARGEST = 1 << 30
 
 
-def make_endpoint(network: Network, family: int, kind: int, proto: int) -> Endpoint:
+def make_endpoint(network: NetworkState, family: int, kind: int, proto: int) -> Endpoint:
     """The endpoint of a new socket on the host where the calling code runs."""
     if family not in (*_INTERNET, socket.AF_UNIX) or (family == socket.AF_INET6 and not network.ipv6):
         raise error(errno.EAFNOSUPPORT)
@@ -255,7 +253,7 @@ class SimulatedSocket(Calls):
 
     def __init__(
         self,
-        network: Network,
+        network: NetworkState,
         family: int = socket.AF_INET,
         type: int = socket.SOCK_STREAM,
         proto: int = 0,
@@ -338,7 +336,7 @@ class SimulatedSocket(Calls):
 _adopted: weakref.WeakKeyDictionary[socket.socket, Endpoint] = weakref.WeakKeyDictionary()
 
 
-class AdoptedSocket(Calls, socket.socket):
+class AdoptedSocket(Calls, socket.socket):  # type: ignore[misc]  # accept() returns one of the network
     """A socket that the program has made, and that is on the simulated network now."""
 
     __slots__ = ()
@@ -388,7 +386,7 @@ _CARRIED = [
 ]
 
 
-def adopt(network: Network, sock: socket.socket) -> None:
+def adopt(network: NetworkState, sock: socket.socket) -> None:
     """Move a socket that the program has made, and that has no peer, to the simulated network.
 
     It takes its name and whether it listens along. TypeError if it is an instance of another class.
@@ -416,7 +414,7 @@ def adopt(network: Network, sock: socket.socket) -> None:
     weakref.finalize(sock, _close, endpoint).atexit = False
 
 
-def is_adoptable(network: Network, sock: Any, address: Any = None) -> bool:
+def is_adoptable(network: NetworkState, sock: Any, address: Any = None) -> bool:
     """Whether a real socket belongs on the network: one of the internet, or one for the path of a simulated server.
 
     A socket that has a real peer, such as one of a socketpair(), stays real.

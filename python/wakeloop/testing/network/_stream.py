@@ -42,7 +42,7 @@ class State(Enum):
 class StreamEndpoint(Endpoint):
     """A stream socket of the internet families."""
 
-    type = socket.SOCK_STREAM
+    type: int = socket.SOCK_STREAM
     #: A failure is raised before the end of the stream is reported.
     _fails_before_end = False
 
