@@ -165,7 +165,8 @@ class Run:
 
     def _loop(self):
         schedule = NetworkAlone(self.seed) if self.seed % 2 else testing.Seeded(self.seed)
-        self.loop = testing.EventLoop(schedule=schedule, network=self.network)
+        # asyncpg reckons with the module `time`.
+        self.loop = testing.EventLoop(schedule=schedule, network=self.network, patch_time=True)
         self.loop.set_exception_handler(self._reported)
         return self.loop
 
