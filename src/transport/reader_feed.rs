@@ -120,6 +120,11 @@ impl Room {
     }
 }
 
+/// How many bytes have to arrive before a read of a native reader does anything; 0 if any number is enough.
+pub(crate) fn missing(reader: &Ref) -> usize {
+    open_reader(reader).map_or(0, Reader::missing)
+}
+
 /// The fields of a plain native reader that has not ended.
 #[inline(always)]
 fn open_reader(reader: &Ref) -> Option<&Reader> {

@@ -43,10 +43,16 @@ impl LowWater {
         LowWater(Cell::new(if may_change { Mark::New } else { Mark::Fixed }))
     }
 
+    /// Is the mark higher than 1?
+    #[inline(always)]
+    pub(super) fn is_raised(&self) -> bool {
+        matches!(self.0.get(), Mark::Set(2..))
+    }
+
     /// Sets the mark for a read that still needs `missing` bytes; 0 if no read waits, or if any number is enough.
     #[inline(always)]
     pub(super) fn follow(&self, missing: usize, descriptor: impl FnOnce() -> RawFd) {
-        if missing >= LONG || matches!(self.0.get(), Mark::Set(2..)) {
+        if missing >= LONG || self.is_raised() {
             self.change(missing, descriptor());
         }
     }

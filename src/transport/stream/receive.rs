@@ -225,6 +225,7 @@ fn receive_for_reader(this: This<'_, Stream>, core: &Core, recorded: bool) -> Re
         let received = unsafe { receive_to(this, core, recorded, room.place, room.size) };
         let filled = room.filled(reader, received.as_ref().map_or(0, |(count, _)| *count));
         let (_, full) = received?;
+        this.follow(reader);
         return filled.map(|()| Received::Stored { full }).map_err(not_taken);
     }
     let mut buffer = core.scratch.receive_buffer();
@@ -234,6 +235,7 @@ fn receive_for_reader(this: This<'_, Stream>, core: &Core, recorded: bool) -> Re
     if let Some(reader) = &reader
         && reader_feed::feed(reader, core, data).map_err(not_taken)?
     {
+        this.follow(reader);
         return Ok(Received::Stored { full });
     }
     deliver(this, core, |sink| sink.data_received(&bytes_from(data)?)).map_err(not_taken)?;

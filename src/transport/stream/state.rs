@@ -18,6 +18,7 @@ use crate::transport::base::class::{self, native_transport};
 use crate::transport::base::protocol_sink::ProtocolSink;
 use crate::transport::base::transport::TransportBase;
 use crate::transport::base::write_buffer::WriteBuffer;
+use crate::transport::reader_feed;
 
 /// The fields.
 #[derive(Debug)]
@@ -149,6 +150,14 @@ impl Stream {
     #[inline(always)]
     pub(crate) fn await_bytes(&self, missing: usize) {
         self.reading.low_water.follow(missing, || self.descriptor());
+    }
+
+    /// Data was stored in the reader, so less is missing.
+    #[inline(always)]
+    pub(super) fn follow(&self, reader: &Ref) {
+        if self.reading.low_water.is_raised() {
+            self.await_bytes(reader_feed::missing(reader));
+        }
     }
 
     /// The descriptor for system calls. It is -1, so that they fail, if the program has closed or detached the socket

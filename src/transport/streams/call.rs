@@ -13,6 +13,7 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 
 use super::classes::{Classes, inherited, plain_reader};
+use super::long_read::{self, native_transport};
 use super::reader::Reader;
 use super::reading::{check, join, not_empty, read_all, read_exactly, read_line, read_some, read_until};
 use super::waiter::result_of;
@@ -183,10 +184,8 @@ impl Call {
         let future = event_loop.call_method(&imports().create_future, &[])?;
         this.awaited.begin_wait(time_of_poll(reader, &event_loop));
         reader.waiter.set(Some(future.clone_ref()));
-        reader.set_wanted(match this.kind() {
-            Kind::Exactly(size) => *size as usize,
-            _ => 0,
-        });
+        let wanted = if let Kind::Exactly(size) = this.kind() { *size as usize } else { 0 };
+        long_read::begin(reader, wanted);
         this.waiter.set(Some(future.clone_ref()));
         this.phase.set(Phase::Waiting);
         this.track();
@@ -196,7 +195,7 @@ impl Call {
     /// The `finally` block of asyncio's `_wait_for_data`.
     fn stop_waiting(&self, reader: &Reader) {
         self.waiter.clear();
-        reader.set_wanted(0);
+        long_read::end(reader);
         reader.waiter.clear();
     }
 
@@ -274,7 +273,7 @@ impl Call {
 #[inline(always)]
 fn time_of_poll(reader: &Reader, event_loop: &Ref) -> u64 {
     // The transport leads to the loop with fewer instructions than a look at the loop's class.
-    if let Some(stream) = reader.native_transport() {
+    if let Some(stream) = native_transport(reader) {
         return stream.base.core().polls.last_poll();
     }
     event_loop.downcast::<Core>().map_or(0, |core| core.polls.last_poll())

@@ -4,7 +4,8 @@
 //! is an instance of asyncio's class, and all methods that are not native are asyncio's own code, with the same
 //! attributes. `wakeloop.StreamWriter` is made in the same way with [`writer`] and [`writing`]. The protocol between
 //! them and the transport is asyncio's Python code. `wakeloop._streams` makes the classes. A method that may wait
-//! returns a [`call`], an awaitable. It reads the data with [`reading`], and waits for a future with [`waiter`].
+//! returns a [`call`], an awaitable. It reads the data with [`reading`], and waits for a future with [`waiter`]; a
+//! [`long_read`] waits for all of its data.
 //!
 //! **Native or Python.** Unlike asyncio's methods, the native ones do not call each other by name: `readline` does not
 //! call `self.readuntil`. This is right only if none of them is patched. So each native method first checks that the
@@ -17,6 +18,7 @@
 mod call;
 mod classes;
 pub(crate) mod errors;
+mod long_read;
 mod reader;
 mod reader_python;
 mod reading;

@@ -13,9 +13,7 @@ use crate::capi::inspect::clear_error;
 use crate::capi::methods::TypeSlot;
 use crate::capi::native::{Dealloc, WeakList, native_class};
 use crate::capi::recycle::bytes_cache::BytesCache;
-use crate::capi::{Borrowed, Exception, Native, Raised, Ref, Slot, This};
-use crate::transport::stream::low_water::LONG;
-use crate::transport::stream::state::Stream;
+use crate::capi::{Exception, Raised, Ref, Slot};
 
 /// The most room that is reserved for a waiting read. A peer may announce more data than it ever sends.
 const AHEAD: usize = 1024 * 1024;
@@ -42,6 +40,8 @@ pub(crate) struct Reader {
     pub(super) custom_limit: Cell<bool>,
     /// How many bytes the waiting read needs; 0 if any number is enough.
     pub(super) wanted: Cell<usize>,
+    /// The waiting read stays asleep until the store has this many bytes; see [`super::long_read`].
+    pub(super) least: Cell<usize>,
     pub(super) eof: Cell<bool>,
     pub(super) paused: Cell<bool>,
     pub(super) source_traceback: Slot,
@@ -146,11 +146,7 @@ impl Reader {
     #[inline(always)]
     fn arrived(&self) -> Result<(), Raised> {
         let length = self.store().len();
-        if length < self.wanted.get()
-            && let Some(stream) = self.native_transport()
-        {
-            // The waiting read would only wait again, and resume the transport.
-            stream.await_bytes(self.wanted.get() - length);
+        if length < self.least.get() {
             return Ok(());
         }
         if let Some(waiter) = self.waiter.take() {
@@ -178,31 +174,9 @@ impl Reader {
         Ok(())
     }
 
-    /// The waiting read needs `wanted` bytes in all; 0 if any number is enough, or if no read waits.
-    #[inline(always)]
-    pub(super) fn set_wanted(&self, wanted: usize) {
-        let before = self.wanted.replace(wanted);
-        if before.max(wanted) >= LONG {
-            self.set_mark();
-        }
-    }
-
-    #[cold]
-    fn set_mark(&self) {
-        if let Some(stream) = self.native_transport() {
-            stream.await_bytes(self.wanted.get().saturating_sub(self.store().len()));
-        }
-    }
-
-    /// The transport, if it is exactly our own stream transport. Borrow it only while no Python code can run.
-    #[inline(always)]
-    pub(super) fn native_transport(&self) -> Option<This<'_, Stream>> {
-        // SAFETY: null, or an object that the slot holds a reference to.
-        let transport = unsafe { Borrowed::from_nullable(self.transport.as_ptr()) };
-        transport.filter(|transport| Stream::class().is_exact_class_of(transport)).map(|transport| {
-            // SAFETY: the class was checked.
-            unsafe { This::from_ptr(transport.as_ptr()) }
-        })
+    /// How many bytes have to arrive before the waiting read does anything; 0 if any number is enough.
+    pub(crate) fn missing(&self) -> usize {
+        self.least.get().saturating_sub(self.store().len())
     }
 
     /// `_maybe_resume_transport()`.

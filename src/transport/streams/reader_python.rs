@@ -5,6 +5,7 @@ use pyo3::prelude::*;
 
 use super::call::{Call, Kind};
 use super::classes::{inherited, plain_reader};
+use super::long_read;
 use super::reader::{self, Reader};
 use super::store::Store;
 use crate::capi::arguments::parse_init;
@@ -183,7 +184,7 @@ fn set_limit(reader: &Reader, limit: Ref) {
 /// The program may change what it gets, or what it sets, at any time. So a waiting read counts for itself again, each time
 /// that data arrives.
 fn buffer(this: This<'_, Reader>) -> Result<Ref, Raised> {
-    this.set_wanted(0);
+    long_read::end(&this);
     match this.custom_buffer.get() {
         Some(custom) => Ok(custom),
         None => this.store().share(),
@@ -191,7 +192,7 @@ fn buffer(this: This<'_, Reader>) -> Result<Ref, Raised> {
 }
 
 fn set_buffer(this: This<'_, Reader>, value: Option<Borrowed<'_>>) {
-    this.set_wanted(0);
+    long_read::end(&this);
     let value = value.map_or_else(Ref::none, |value| value.to_owned());
     let (store, custom) = match Store::of(value) {
         Ok(store) => (store, None),
@@ -207,7 +208,7 @@ const ATTRIBUTES: &[Attribute<Reader>] = &[
         c"_transport",
         |this: This<'_, Reader>| this.transport.get(),
         |this: This<'_, Reader>, value: Option<Borrowed<'_>>| {
-            this.set_wanted(0);
+            long_read::end(&this);
             this.transport.set(value.filter(|value| !value.is_none()).map(|value| value.to_owned()));
         },
     ),
