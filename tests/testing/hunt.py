@@ -255,7 +255,7 @@ async def run_aiohttp(run):
                         return
             return
         if kind == "echo":
-            body = str(number).encode() * run.random.choice([0, 1, 1000, 30_000])
+            body = str(number).encode() * run.random.choice([0, 1, 100, 5000])
             made = session.post("/echo", data=body, headers=headers)
         else:
             body = str(number).encode() * 500
@@ -295,7 +295,7 @@ async def run_websockets(run):
             sent = received = 0
             for _ in range(5):
                 for _ in range(run.random.choice([1, 3])):
-                    size = run.random.choice([0, 10, 20_000])
+                    size = run.random.choice([0, 10, 10_000])
                     await connection.send(f"{number} {sent} " + "x" * size)
                     sent += 1
                 while received < sent:
@@ -453,7 +453,7 @@ async def run_uvicorn(run):
         session = aiohttp.ClientSession("http://server")
 
     async def request(number):
-        body = str(number).encode() * run.random.choice([0, 1, 1000, 30_000])
+        body = str(number).encode() * run.random.choice([0, 1, 100, 5000])
         async with session.post("/", data=body, headers={"X-Number": str(number)}) as response:
             received = await response.read()
         if response.status != 200 or received != body or response.headers["x-number"] != str(number):
