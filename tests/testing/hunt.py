@@ -20,6 +20,7 @@ import argparse
 import asyncio
 import contextlib
 import errno
+import gc
 import importlib
 import logging
 import random
@@ -158,8 +159,7 @@ class Run:
 
     def go(self):
         """Runs the program. Raises what is a finding."""
-        with asyncio.Runner(loop_factory=self._loop) as runner:
-            runner.run(self._main())
+        testing.run_on(self._loop(), self._main, check=False)
         if self.reports:
             raise Finding(self.reports[0])
 
@@ -504,6 +504,8 @@ def patience():
 
 def outcome(name, seed):
     """Runs a program with a seed. Returns None, or what was found: a short text that is the same for the same bug."""
+    # What an earlier run has left to the collector must not end in this one.
+    gc.collect()
     run = Run(name, seed)
     with warnings.catch_warnings(), patience():
         warnings.simplefilter("ignore")

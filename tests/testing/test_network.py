@@ -869,6 +869,24 @@ def test_a_segment_lost_on_its_way_is_sent_before_one_that_was_lost_earlier():
     connected(network, main)
 
 
+def test_a_closed_connection_delivers_the_rest_after_a_cut():
+    network = hosts(receive_buffer=1000, send_buffer=10_000)
+
+    async def main(it):
+        it.server_writer.transport.pause_reading()
+        it.writer.write(bytes(5000))
+        it.writer.close()
+        await it.writer.wait_closed()
+        network.partition("client", "server")
+        # The room that the reader makes is announced in vain.
+        it.server_writer.transport.resume_reading()
+        await asyncio.sleep(1)
+        network.heal()
+        assert len(await it.server_reader.read()) == 5000
+
+    connected(network, main)
+
+
 def test_a_timer_that_runs_early_by_a_rounding_error_runs_once():
     async def main(it):
         loop = asyncio.get_running_loop()

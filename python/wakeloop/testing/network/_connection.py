@@ -62,6 +62,12 @@ class Connection:
         self._client.stall(False)
         self._server.stall(False)
 
+    def resume_flows(self) -> None:
+        """Let both ends send what the network has held back."""
+        for end in (self._client, self._server):
+            if end.is_sending and end.out is not None:
+                end.out.resume()
+
     def __repr__(self) -> str:
         state = "open" if self.is_open else "closed"
         return f"<{type(self).__name__} {self.client} to {self.server}, {state}>"

@@ -23,7 +23,7 @@ from ._link import Conditions, Direction, Link
 from ._names import Names
 from ._poll import Poll
 from ._state import NetworkState
-from ._stream import State, StreamEndpoint
+from ._stream import StreamEndpoint
 
 #: The first simulated descriptor. No process may open as many real ones.
 FIRST_DESCRIPTOR = 1 << 30
@@ -342,9 +342,9 @@ class Network(NetworkState):
         """Let all connections go on, because a link was healed."""
         if not self.is_running:
             return
-        for endpoint in [*self._descriptors.values()]:
-            if isinstance(endpoint, StreamEndpoint) and endpoint.state is State.CONNECTED and endpoint.out is not None:
-                endpoint.out.resume()
+        # Also the ends that their programs have closed, which still send what was written.
+        for connection in self.connections():
+            connection.resume_flows()
 
 
 def _checked_name(name: Any) -> str:
