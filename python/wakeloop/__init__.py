@@ -15,9 +15,12 @@ from typing import Any as _Any
 from . import _core, _streams  # noqa: F401
 from ._core import (
     EchoServer,
+    Event,
     File,
     Operation,
+    Queue,
     RuntimePanic,
+    SyncQueue,
     TcpListener,
     TcpStream,
     UdpSocket,
@@ -30,6 +33,7 @@ from ._core import (
 from ._exposition import metrics_text
 from ._files import open
 from ._publish import publish
+from ._queues import QueueShutDown
 from ._record import Recorder, record
 from ._record import start_if_asked as _record_if_asked
 from ._streams import (
@@ -52,17 +56,21 @@ from .policy import install_if_asked as _install_if_asked
 
 __all__ = [
     "EchoServer",
+    "Event",
     "EventLoop",
     "File",
     "Histogram",
     "LoopMetrics",
     "Operation",
+    "Queue",
+    "QueueShutDown",
     "Recorder",
     "RuntimeMetrics",
     "RuntimePanic",
     "StreamReader",
     "StreamReaderProtocol",
     "StreamWriter",
+    "SyncQueue",
     "TcpListener",
     "TcpStream",
     "TextFile",

@@ -30,6 +30,7 @@ from ._fallbacks import (
     skips_piece,
 )
 from ._files import send_from_file
+from ._queues import QueueShutDown
 from ._record import slow_turn_recorded
 from ._reports import (
     accept_broken,

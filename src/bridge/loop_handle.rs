@@ -68,6 +68,14 @@ impl LoopHandle {
             LoopHandle::Foreign(foreign) => foreign.send(message),
         }
     }
+
+    /// Is the loop closed? Then messages to it are dropped. It may be closed at any time after this was asked.
+    pub(crate) fn is_closed(&self) -> bool {
+        match self {
+            LoopHandle::Own(inbox) => inbox.is_closed(),
+            LoopHandle::Foreign(foreign) => foreign.lock().is_none(),
+        }
+    }
 }
 
 /// Counts a job that one of our loops awaits, until it is dropped.
@@ -83,20 +91,25 @@ impl Drop for Awaited {
 
 /// The messages for a foreign loop.
 pub(crate) struct ForeignQueue {
-    messages: Mutex<Vec<Message>>,
+    /// `None` once the loop is closed. It would never run the messages, and they may hold references to it.
+    messages: Mutex<Option<Vec<Message>>>,
     /// A byte was written and not read yet, so that a burst writes only one.
     signalled: AtomicBool,
     writer: UnixStream,
 }
 
 impl ForeignQueue {
-    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Message>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Option<Vec<Message>>> {
         // The lock may be poisoned: pushing to a Vec cannot panic half-way.
         self.messages.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
     fn send(&self, message: Message) {
-        self.lock().push(message);
+        // A message that is not taken is dropped after the lock, because it may notify others of that.
+        match &mut *self.lock() {
+            Some(messages) => messages.push(message),
+            None => return,
+        }
         // Ordering: AcqRel, pairs with the swap in `take`: the sender that finds it false writes the byte.
         if !self.signalled.swap(true, Ordering::AcqRel) {
             // A failed write does not matter: either the socket is full, and the loop wakes anyway, or it is closed,
@@ -108,7 +121,12 @@ impl ForeignQueue {
     fn take(&self) -> Vec<Message> {
         // Ordering: AcqRel, pairs with the swap in `send`: a push after this swap writes a new byte.
         self.signalled.swap(false, Ordering::AcqRel);
-        std::mem::take(&mut *self.lock())
+        self.lock().as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
+    fn close(&self) {
+        let messages = self.lock().take();
+        drop(messages);
     }
 }
 
@@ -164,9 +182,21 @@ impl ForeignInbox {
         let (reader, writer) = UnixStream::pair().map_err(refused)?;
         reader.set_nonblocking(true).map_err(refused)?;
         writer.set_nonblocking(true).map_err(refused)?;
-        let queue =
-            ForeignQueue { messages: Mutex::new(Vec::new()), signalled: AtomicBool::new(false), writer };
+        let queue = ForeignQueue {
+            messages: Mutex::new(Some(Vec::new())),
+            signalled: AtomicBool::new(false),
+            writer,
+        };
         Ok(ForeignInbox { queue: Arc::new(queue), reader, forks: forks() })
+    }
+}
+
+/// The loop has dropped its reader callback: it is closed.
+impl Drop for ForeignInbox {
+    fn drop(&mut self) {
+        if self.forks == forks() {
+            self.queue.close();
+        }
     }
 }
 

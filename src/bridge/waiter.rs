@@ -15,6 +15,14 @@ use crate::capi::{Raised, Ref};
 use crate::event_loop::core::Core;
 use crate::event_loop::futures::new_future;
 
+/// A future of this loop.
+pub(crate) fn new_future_of(event_loop: &Ref) -> Result<Ref, Raised> {
+    match event_loop.downcast::<Core>() {
+        Some(core) => new_future(&core),
+        None => event_loop.call_method(&imports().create_future, &[]),
+    }
+}
+
 /// Wakes one task, at most once, from any thread.
 #[derive(Debug)]
 pub(crate) struct Waiter {
@@ -30,10 +38,7 @@ impl Waiter {
     pub(crate) fn new(py: Python<'_>) -> Result<(Waiter, Ref), Raised> {
         let running = running_loop()?;
         let event_loop = LoopHandle::of(&running.bind(py))?;
-        let future = match running.downcast::<Core>() {
-            Some(core) => new_future(&core)?,
-            None => running.call_method(&imports().create_future, &[])?,
-        };
+        let future = new_future_of(&running)?;
         Ok((Waiter::of(event_loop, future.clone_ref()), future))
     }
 

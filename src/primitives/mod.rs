@@ -14,6 +14,7 @@ mod numbers;
 mod simulated;
 pub(crate) mod sleep;
 mod socket;
+mod sync;
 pub(crate) mod tcp_stream;
 pub(crate) mod udp;
 
@@ -26,6 +27,7 @@ pub(crate) fn add_to(module: &Bound<'_, PyModule>) -> PyResult<()> {
     socket::add_methods::<listener::TcpListener>(py)?;
     socket::add_methods::<udp::UdpSocket>(py)?;
     file::add_to(module)?;
+    sync::add_to(module)?;
     module.add_class::<echo::EchoServer>()?;
     module.add_class::<tcp_stream::TcpStream>()?;
     module.add_class::<listener::TcpListener>()?;

@@ -93,6 +93,11 @@ impl Inbox {
         }
     }
 
+    /// Is the loop closed? Then messages are dropped.
+    pub(crate) fn is_closed(&self) -> bool {
+        lock(&self.messages).is_none()
+    }
+
     /// Are both locks free?
     pub(crate) fn is_unlocked(&self) -> bool {
         let held = [
