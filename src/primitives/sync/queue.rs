@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use pyo3::prelude::*;
 
 use super::line::{Left, Line, Place};
-use super::sleeper::{Sleeper, wake, wake_all};
+use super::sleeper::{Sleeper, wake, wake_all, wake_quietly};
 use super::wait::{Seat, Tried};
 use crate::capi::collector::Visitor;
 use crate::capi::error::no_memory;
@@ -186,7 +186,7 @@ impl Queue {
         self.lock().line(side).is_waiting(place)
     }
 
-    /// Leaves the line. Runs no Python code, except for what is dropped.
+    /// Leaves the line, and passes a notification on.
     pub(super) fn leave(self: &Arc<Queue>, py: Python<'_>, side: Side, place: Place) {
         let mut state = self.lock();
         let left = state.line(side).leave(place);
@@ -196,7 +196,7 @@ impl Queue {
         };
         drop(state);
         if let Some((side, place, sleeper)) = woken.first {
-            sleeper.send(py, self.pass_on(side, place));
+            wake_quietly(py, sleeper, self.pass_on(side, place));
         }
         drop((left, woken.gone));
     }

@@ -57,9 +57,8 @@ impl Sleeper {
         }
     }
 
-    /// Wakes it from any attached thread, and runs no Python code. If its loop is closed before it hears of this,
-    /// `if_unheard` is called.
-    pub(super) fn send<F: FnOnce(Python<'_>) + Send + 'static>(self, py: Python<'_>, if_unheard: F) {
+    /// Wakes it from any attached thread. If its loop is closed before it hears of this, `if_unheard` is called.
+    fn send<F: FnOnce(Python<'_>) + Send + 'static>(self, py: Python<'_>, if_unheard: F) {
         match self {
             Sleeper::Thread(parker) => parker.unpark(),
             Sleeper::Task(Task { event_loop, future, .. }) => {
@@ -97,6 +96,19 @@ pub(super) fn wake<F: FnOnce(Python<'_>) + Send + 'static>(
     if_unheard: F,
 ) -> Result<(), Raised> {
     Ok(sleeper.wake(py, running_address(), if_unheard)?)
+}
+
+/// As [`wake`], where no error can be raised: at the end of a wait, which may be in a destructor.
+pub(super) fn wake_quietly<F: FnOnce(Python<'_>) + Send + 'static>(
+    py: Python<'_>,
+    sleeper: Sleeper,
+    if_unheard: F,
+) {
+    undisturbed(|| {
+        if wake(py, sleeper, if_unheard).is_err() {
+            Ref::none().write_unraisable();
+        }
+    });
 }
 
 /// Wakes sleepers that all get the same, so that none has to pass anything on.
