@@ -1,0 +1,21 @@
+//! Atomics and locks, from the standard library or from a model checker. The runtime's `shim` has the same for more
+//! types, but stands on a higher floor.
+
+cfg_select! {
+    wakeloop_loom => {
+        pub(super) use loom::sync::atomic::{AtomicBool, AtomicU8};
+        pub(super) use loom::sync::{Mutex, MutexGuard};
+    }
+    wakeloop_shuttle => {
+        pub(super) use shuttle::sync::atomic::{AtomicBool, AtomicU8};
+        pub(super) use shuttle::sync::{Mutex, MutexGuard};
+    }
+    _ => {
+        pub(super) use std::sync::atomic::{AtomicBool, AtomicU8};
+        pub(super) use std::sync::{Mutex, MutexGuard};
+    }
+}
+
+#[cfg(all(test, any(wakeloop_loom, wakeloop_shuttle)))]
+#[path = "../../tests/models/shim.rs"]
+pub(super) mod model;

@@ -1,0 +1,148 @@
+//! Models of the mailbox: two threads send to an owner that parks, and that closes.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+
+use super::shim::model::{AtomicUsize, Mutex, block_on, check, thread};
+use super::{Mailbox, Wake};
+
+/// What the owner waits for, as for an eventfd: a wake before the wait ends it at once. It counts its uses, and knows
+/// whether it was dropped.
+#[derive(Clone)]
+struct Signal(Arc<(Mutex<(bool, Option<std::task::Waker>)>, AtomicUsize)>);
+
+impl Signal {
+    fn new() -> Signal {
+        Signal(Arc::new((Mutex::new((false, None)), AtomicUsize::new(0))))
+    }
+
+    fn wait(&self) {
+        block_on(std::future::poll_fn(|cx| {
+            let mut state = self.0.0.lock().unwrap();
+            if std::mem::take(&mut state.0) {
+                return std::task::Poll::Ready(());
+            }
+            state.1 = Some(cx.waker().clone());
+            std::task::Poll::Pending
+        }));
+    }
+
+    fn wakes(&self) -> usize {
+        self.0.1.load(Relaxed)
+    }
+}
+
+impl Wake for Signal {
+    fn wake(&self) {
+        self.0.1.fetch_add(1, Relaxed);
+        let mut state = self.0.0.lock().unwrap();
+        state.0 = true;
+        let waiting = state.1.take();
+        drop(state);
+        if let Some(waiting) = waiting {
+            waiting.wake();
+        }
+    }
+}
+
+/// A message that counts how often it ends: run or dropped.
+struct Message {
+    sender: usize,
+    number: usize,
+    ended: Arc<AtomicUsize>,
+}
+
+impl Drop for Message {
+    fn drop(&mut self) {
+        self.ended.fetch_add(1, SeqCst);
+    }
+}
+
+type Box = Arc<Mailbox<Message, Signal>>;
+
+fn send_from_thread(
+    mailbox: &Box,
+    sender: usize,
+    count: usize,
+    ended: &Arc<AtomicUsize>,
+) -> thread::JoinHandle<()> {
+    let (mailbox, ended) = (mailbox.clone(), ended.clone());
+    thread::spawn(move || {
+        for number in 0..count {
+            mailbox.send(Message { sender, number, ended: ended.clone() });
+        }
+    })
+}
+
+/// Waits for messages until there are so many, as a loop does: it takes them, and parks if there are none.
+fn receive(mailbox: &Box, signal: &Signal, count: usize) -> Vec<(usize, usize)> {
+    let mut received = Vec::new();
+    while received.len() < count {
+        match mailbox.take() {
+            Some(messages) => received.extend(messages.iter().map(|it| (it.sender, it.number))),
+            None if mailbox.park() => {
+                signal.wait();
+                mailbox.unpark();
+            }
+            None => {}
+        }
+    }
+    received
+}
+
+#[test]
+fn messages_of_two_senders_all_reach_an_owner_that_parks() {
+    check(|| {
+        let (signal, ended) = (Signal::new(), Arc::new(AtomicUsize::new(0)));
+        let mailbox = Arc::new(Mailbox::new(signal.clone()));
+        let senders = [(1, 2), (2, 1)].map(|(name, count)| send_from_thread(&mailbox, name, count, &ended));
+        let received = receive(&mailbox, &signal, 3);
+        senders.into_iter().for_each(|sender| sender.join().unwrap());
+        let of = |name| received.iter().filter(move |(sender, _)| *sender == name).map(|(_, number)| *number);
+        assert_eq!((of(1).collect(), of(2).collect()), (vec![0, 1], vec![0]));
+        assert_eq!(ended.load(SeqCst), 3);
+        // One wake for each time that it has parked, at most.
+        assert!(signal.wakes() <= 3);
+    });
+}
+
+#[test]
+fn a_mailbox_that_closes_drops_each_message_once_and_wakes_nobody() {
+    check(|| {
+        let (signal, ended) = (Signal::new(), Arc::new(AtomicUsize::new(0)));
+        let mailbox = Arc::new(Mailbox::new(signal.clone()));
+        let senders = [1, 2].map(|name| send_from_thread(&mailbox, name, 1, &ended));
+        // A turn of the loop, and its end.
+        let received = mailbox.take().map_or(0, |messages| messages.len());
+        mailbox.park();
+        mailbox.close();
+        let wakes = signal.wakes();
+        // The waker is gone: nobody else refers to the signal.
+        assert_eq!(Arc::strong_count(&signal.0), 1);
+        assert!(mailbox.is_closed());
+        senders.into_iter().for_each(|sender| sender.join().unwrap());
+        assert_eq!(signal.wakes(), wakes);
+        assert!(received <= 2);
+        assert_eq!(ended.load(SeqCst), 2);
+        assert!(mailbox.take().is_none_or(|messages| messages.is_empty()));
+    });
+}
+
+/// The other loop, which waits in its place, is woken for what was sent before and after.
+#[test]
+fn an_embedded_owner_is_woken_by_both_senders() {
+    check(|| {
+        let (signal, ended) = (Signal::new(), Arc::new(AtomicUsize::new(0)));
+        let mailbox = Arc::new(Mailbox::new(signal.clone()));
+        let senders = [1, 2].map(|name| send_from_thread(&mailbox, name, 1, &ended));
+        let mut received = 0;
+        while received < 2 {
+            mailbox.park_embedded(false);
+            signal.wait();
+            mailbox.unpark();
+            received += mailbox.take().map_or(0, |messages| messages.len());
+        }
+        senders.into_iter().for_each(|sender| sender.join().unwrap());
+        assert_eq!(ended.load(SeqCst), 2);
+    });
+}
