@@ -32,6 +32,7 @@ from ._core import (
 )
 from ._exposition import metrics_text
 from ._files import open
+from ._group import EventLoopGroup, GroupServer
 from ._publish import publish
 from ._queues import QueueShutDown
 from ._record import Recorder, record
@@ -58,7 +59,9 @@ __all__ = [
     "EchoServer",
     "Event",
     "EventLoop",
+    "EventLoopGroup",
     "File",
+    "GroupServer",
     "Histogram",
     "LoopMetrics",
     "Operation",

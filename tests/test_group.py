@@ -1,0 +1,462 @@
+"""wakeloop.EventLoopGroup: several loops in one process, and servers on all of them."""
+
+import asyncio
+import gc
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+
+import pytest
+
+wakeloop = pytest.importorskip("wakeloop", reason="the group is wakeloop's; the control group has none")
+
+MODES = pytest.mark.parametrize("reuse_port", [True, False], ids=["a socket each", "one for all"])
+
+
+@pytest.fixture
+def group(loop_factory):
+    with wakeloop.EventLoopGroup(3, loop_factory=loop_factory) as group:
+        yield group
+
+
+async def thread_and_loop():
+    return threading.current_thread().name, asyncio.get_running_loop()
+
+
+async def echo(reader, writer):
+    try:
+        while line := await reader.readline():
+            writer.write(line)
+            await writer.drain()
+    finally:
+        writer.close()
+
+
+class Echo(asyncio.Protocol):
+    def connection_made(self, transport):
+        self.transport = transport
+
+    def data_received(self, data):
+        self.transport.write(data)
+
+
+async def connect(server):
+    return await asyncio.open_connection(*server.addresses[0][:2])
+
+
+async def ask(connection, line):
+    reader, writer = connection
+    writer.write(line)
+    return await reader.readline()
+
+
+async def disconnect(connection):
+    connection[1].close()
+    await connection[1].wait_closed()
+
+
+async def until(condition):
+    while not condition():
+        await asyncio.sleep(0.001)
+
+
+# -- loops -----------------------------------------------------------------------------------------------------------
+
+
+def test_each_loop_runs_in_a_thread_of_its_own_and_the_first_in_the_callers(group):
+    async def main():
+        results = await group.run_on_each(thread_and_loop)
+        assert [name for name, _ in results] == [threading.current_thread().name, "wakeloop-1", "wakeloop-2"]
+        assert tuple(loop for _, loop in results) == group.loops
+        return "result"
+
+    assert group.run(main()) == "result"
+    assert group.run(main()) == "result"
+
+
+def test_a_group_of_one_has_no_thread(loop_factory):
+    with wakeloop.EventLoopGroup(1, loop_factory=loop_factory) as group:
+        before = threading.active_count()
+        assert len(group.loops) == 1 and threading.active_count() == before
+        assert group.run(group.run_on_each(thread_and_loop)) == [(threading.current_thread().name, group.loops[0])]
+
+
+def test_the_size_is_that_of_the_processors():
+    with wakeloop.EventLoopGroup() as group:
+        assert len(group.loops) == len(os.sched_getaffinity(0))
+    for size in (0, -1):
+        with pytest.raises(ValueError, match="size must be at least 1"):
+            wakeloop.EventLoopGroup(size)
+
+
+def test_run_on_passes_on_results_exceptions_and_cancellation(group):
+    async def fail():
+        raise LookupError("from there")
+
+    async def hang(events):
+        try:
+            events.append("begun")
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            await asyncio.sleep(0.01)
+            events.append("cancelled")
+            raise
+
+    async def back(number):
+        return await group.run_on(group.loops[0], thread_and_loop), number
+
+    async def main():
+        first, second, _ = group.loops
+        assert (await group.run_on(second, back, 5)) == ((threading.main_thread().name, first), 5)
+        with pytest.raises(LookupError, match="from there"):
+            await group.run_on(second, fail)
+        events = []
+        task = asyncio.ensure_future(group.run_on(second, hang, events))
+        await until(lambda: events)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert events == ["begun", "cancelled"], "the end of the task was waited for"
+
+    group.run(main())
+
+
+def test_one_failure_of_run_on_each_cancels_the_others(group):
+    cancelled = []
+
+    async def fail_on_the_second():
+        if asyncio.get_running_loop() is group.loops[1]:
+            await asyncio.sleep(0.01)
+            raise LookupError
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            cancelled.append(asyncio.get_running_loop())
+            raise
+
+    with pytest.raises(ExceptionGroup) as raised:
+        group.run(group.run_on_each(fail_on_the_second))
+    assert [type(error) for error in raised.value.exceptions] == [LookupError]
+    assert set(cancelled) == {group.loops[0], group.loops[2]}
+
+
+def test_the_end_cancels_the_tasks_of_all_loops_and_waits_for_them(loop_factory):
+    ended = []
+
+    async def background():
+        try:
+            await asyncio.sleep(60)
+        finally:
+            await asyncio.sleep(0.01)
+            ended.append(asyncio.get_running_loop())
+
+    async def begin():
+        tasks.append(asyncio.ensure_future(background()))
+        await asyncio.sleep(0)
+
+    tasks = []
+    with wakeloop.EventLoopGroup(3, loop_factory=loop_factory) as group:
+        group.run(group.run_on_each(begin))
+        loops = group.loops
+    assert set(ended) == set(loops) and all(loop.is_closed() for loop in loops)
+    group.close()
+    with pytest.raises(RuntimeError, match="closed"):
+        group.run(thread_and_loop())
+
+
+def test_a_group_cannot_be_closed_from_its_loops(group):
+    async def main():
+        with pytest.raises(RuntimeError, match="cannot be called from a running event loop"):
+            group.close()
+
+    group.run(group.run_on_each(main))
+
+
+def test_an_exit_on_one_loop_ends_run(loop_factory):
+    async def leave():
+        asyncio.get_running_loop().call_soon(sys.exit, 7)
+        await asyncio.sleep(60)
+
+    with wakeloop.EventLoopGroup(2, loop_factory=loop_factory) as group:
+
+        async def main():
+            asyncio.run_coroutine_threadsafe(leave(), group.loops[1])
+            await asyncio.sleep(60)
+
+        with pytest.raises(SystemExit) as raised:
+            group.run(main())
+        assert raised.value.code == 7
+
+
+def test_a_loop_that_cannot_be_made_leaves_nothing_behind(loop_factory):
+    made = []
+
+    def factory():
+        if len(made) == 2:
+            raise OSError("no descriptors")
+        made.append(loop_factory())
+        return made[-1]
+
+    group = wakeloop.EventLoopGroup(3, loop_factory=factory)
+    with pytest.raises(OSError, match="no descriptors"):
+        group.run(thread_and_loop())
+    assert all(loop.is_closed() for loop in made)
+
+
+def test_metrics_are_those_of_every_loop():
+    with wakeloop.EventLoopGroup(2) as group:
+
+        async def main():
+            await group.run_on_each(asyncio.sleep, 0.001)
+            return group.metrics()
+
+        metrics = group.run(main())
+        assert len(metrics) == 2 and all(loop.running and loop.turns for loop in metrics)
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_all_loops_gracefully(signum):
+    program = """if True:
+        import asyncio, sys, wakeloop
+
+        async def work():
+            try:
+                await asyncio.sleep(60)
+            finally:
+                await asyncio.sleep(0.01)
+                print("ended", flush=True)
+
+        async def main():
+            asyncio.get_running_loop().call_later(0.2, sys.stderr.write, "ready\\n")
+            await group.run_on_each(work)
+
+        with wakeloop.EventLoopGroup(3) as group:
+            group.run(main())
+    """
+    process = subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stderr.readline() == "ready\n"
+    process.send_signal(signum)
+    output, _ = process.communicate(timeout=20)
+    assert output == "ended\n" * 3
+    assert process.returncode == (-signal.SIGINT if signum == signal.SIGINT else 128 + signal.SIGTERM)
+
+
+# -- servers ---------------------------------------------------------------------------------------------------------
+
+
+@MODES
+def test_every_loop_serves(group, reuse_port):
+    async def serve(reader, writer):
+        writer.write(f"{group.loops.index(asyncio.get_running_loop())}\n".encode())
+        await reader.read()
+        writer.close()
+
+    async def main():
+        async with await group.start_server(serve, "127.0.0.1", 0, reuse_port=reuse_port) as server:
+            assert server.is_serving() and "serving" in repr(server)
+            connections = [await connect(server) for _ in range(60)]
+            served = [int(await reader.readline()) for reader, _ in connections]
+            counts = [served.count(number) for number in range(3)]
+            # The system chooses by a hash of the addresses: some loop may have few of them.
+            assert sum(count > 0 for count in counts) >= 2 and server.connections == counts
+            if not reuse_port:
+                assert counts == [20] * 3
+            for connection in connections:
+                await disconnect(connection)
+        assert server.connections == [0] * 3 and not server.is_serving() and "closed" in repr(server)
+
+    group.run(main())
+
+
+def test_a_connection_goes_to_the_loop_with_the_fewest(group):
+    async def main():
+        async with await group.start_server(echo, "127.0.0.1", 0, reuse_port=False) as server:
+            connections = [await connect(server) for _ in range(9)]
+            for connection in connections:
+                await ask(connection, b"line\n")
+            assert server.connections == [3, 3, 3]
+            # Those of one loop end: by its turn, every third is the same loop's.
+            busiest = connections[0::3]
+            for connection in busiest:
+                await disconnect(connection)
+            await until(lambda: sum(server.connections) == 6)
+            assert sorted(server.connections) == [0, 3, 3]
+            more = [await connect(server) for _ in range(3)]
+            for connection in more:
+                await ask(connection, b"line\n")
+            assert server.connections == [3, 3, 3]
+            for connection in connections + more:
+                await disconnect(connection)
+
+    group.run(main())
+
+
+@MODES
+def test_a_server_may_be_started_later_and_closed_from_serve_forever(group, reuse_port):
+    async def main():
+        server = await group.start_server(echo, "127.0.0.1", 0, reuse_port=reuse_port, start_serving=False)
+        assert not server.is_serving()
+        forever = asyncio.ensure_future(server.serve_forever())
+        await until(server.is_serving)
+        await server.start_serving()
+        with pytest.raises(RuntimeError, match="already being awaited"):
+            await server.serve_forever()
+        connection = await connect(server)
+        assert await ask(connection, b"line\n") == b"line\n"
+        forever.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await forever
+        # Open connections go on; new ones are refused.
+        assert await ask(connection, b"more\n") == b"more\n"
+        await asyncio.sleep(0.02)
+        with pytest.raises(OSError):
+            await connect(server)
+        waits = asyncio.ensure_future(server.wait_closed())
+        await asyncio.sleep(0.05)
+        assert not waits.done()
+        await disconnect(connection)
+        await waits
+        server.close()
+        with pytest.raises(RuntimeError, match="is closed"):
+            await server.start_serving()
+
+    group.run(main())
+
+
+@MODES
+def test_connections_that_do_not_end_are_aborted_after_the_graceful_timeout(group, reuse_port):
+    async def main():
+        server = await group.start_server(echo, "127.0.0.1", 0, reuse_port=reuse_port, graceful_timeout=0.05)
+        connections = [await connect(server) for _ in range(6)]
+        for connection in connections:
+            await ask(connection, b"line\n")
+        server.close()
+        await server.wait_closed()
+        if not reuse_port or sys.version_info >= (3, 13):
+            await until(lambda: not any(server.connections))
+            for reader, _ in connections:
+                with pytest.raises(ConnectionResetError):
+                    if await reader.read() == b"":
+                        raise ConnectionResetError
+        for _, writer in connections:
+            writer.close()
+        await until(lambda: not any(server.connections))
+
+    group.run(main())
+
+
+@MODES
+def test_protocols_are_made_on_the_loop_of_their_connection(group, reuse_port):
+    class Protocol(asyncio.Protocol):
+        def __init__(self):
+            self.made_on = asyncio.get_running_loop()
+
+        def connection_made(self, transport):
+            assert asyncio.get_running_loop() is self.made_on
+            transport.write(b"%d" % group.loops.index(self.made_on))
+            transport.close()
+
+    async def main():
+        async with await group.create_server(Protocol, "127.0.0.1", 0, reuse_port=reuse_port) as server:
+            seen = set()
+            for _ in range(30):
+                reader, writer = await connect(server)
+                seen.add(await reader.read())
+                writer.close()
+            assert len(seen) > 1
+
+    group.run(main())
+
+
+@MODES
+def test_a_factory_that_raises_loses_no_count(group, loop_name, reuse_port, asyncio_log):
+    if reuse_port and loop_name == "asyncio":
+        pytest.skip("asyncio leaves such a connection to the garbage collector")
+
+    def factory():
+        raise LookupError
+
+    async def main():
+        async with await group.create_server(factory, "127.0.0.1", 0, reuse_port=reuse_port) as server:
+            for _ in range(6):
+                reader, writer = await connect(server)
+                assert await reader.read() == b""
+                writer.close()
+            await until(lambda: not any(server.connections))
+
+    group.run(main())
+
+
+@MODES
+def test_servers_speak_tls_on_every_loop(group, reuse_port, tls):
+    async def main():
+        options = {"ssl": tls.server(), "reuse_port": reuse_port}
+        async with await group.start_server(echo, "127.0.0.1", 0, **options) as server:
+            for _ in range(9):
+                host, port = server.addresses[0][:2]
+                connection = await asyncio.open_connection(
+                    host, port, ssl=tls.client(), server_hostname="localhost"
+                )
+                assert await ask(connection, b"secret\n") == b"secret\n"
+                await disconnect(connection)
+            if not reuse_port:
+                # One that does not speak TLS.
+                reader, writer = await connect(server)
+                writer.write(b"hello\n")
+                await reader.read()
+                writer.close()
+            await until(lambda: not any(server.connections))
+
+    group.run(main())
+
+
+@MODES
+def test_an_address_in_use_is_an_error_that_leaves_nothing_behind(group, reuse_port):
+    async def main():
+        with socket.socket() as taken:
+            taken.bind(("127.0.0.1", 0))
+            taken.listen()
+            with pytest.raises(OSError):
+                await group.start_server(echo, *taken.getsockname(), reuse_port=reuse_port)
+
+    group.run(main())
+
+
+def test_a_server_belongs_to_the_loops_of_its_group(loop_factory):
+    async def outside():
+        with pytest.raises(RuntimeError, match="from a loop of the group"):
+            await group.start_server(echo, "127.0.0.1", 0)
+
+    with wakeloop.EventLoopGroup(1, loop_factory=loop_factory) as group:
+        group.run(asyncio.sleep(0))
+        with asyncio.Runner(loop_factory=loop_factory) as runner:
+            runner.run(outside())
+
+
+@MODES
+def test_the_end_of_the_group_ends_servers_and_connections(loop_factory, reuse_port):
+    if reuse_port and sys.version_info < (3, 13):
+        pytest.skip("servers know their connections since Python 3.13")
+    with socket.socket() as client:
+        with wakeloop.EventLoopGroup(3, loop_factory=loop_factory) as group:
+
+            async def main():
+                server = await group.create_server(Echo, "127.0.0.1", 0, reuse_port=reuse_port)
+                client.setblocking(False)
+                loop = asyncio.get_running_loop()
+                await loop.sock_connect(client, server.addresses[0])
+                await loop.sock_sendall(client, b"line\n")
+                assert await loop.sock_recv(client, 10) == b"line\n"
+                assert server.is_serving()
+
+            group.run(main())
+        gc.collect()
+        client.settimeout(5)
+        with pytest.raises(ConnectionResetError):
+            if client.recv(10) == b"":
+                raise ConnectionResetError
