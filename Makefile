@@ -26,7 +26,7 @@ CAN_EMBED = $(PY) -c 'import sys, pathlib, sysconfig as s; v = s.get_config_var;
 	sys.exit(not (pathlib.Path(v("LIBDIR")) / v("LDLIBRARY")).exists())'
 
 .DEFAULT_GOAL := help
-.PHONY: help venv build demo docs guides test test-rust test-python loom mutants shuttle miri sanitize other-systems debug-python debug-tests bench-echo conformance conformance-modes conformance-3.14 conformance-matrix conformance-summed ecosystem extension lint types soak fuzz determinism testing-peers bench bench-3.14 bench-3.15 bench-quick bench-instructions bench-shares bench-workers bench-primitives bench-files bench-runtime wheels check-wheels sdist check-sdist check-arm64 licenses deny workflows release-check clean
+.PHONY: help venv build demo docs guides test test-rust test-python loom mutants shuttle miri sanitize other-systems debug-python debug-tests bench-echo conformance conformance-modes conformance-3.14 conformance-matrix conformance-summed ecosystem extension lint types soak stress-loops fuzz determinism testing-peers bench bench-3.14 bench-3.15 bench-quick bench-instructions bench-shares bench-workers bench-primitives bench-files bench-queues bench-runtime wheels check-wheels sdist check-sdist check-arm64 licenses deny workflows release-check clean
 
 help: ## lists the main targets
 	@awk -F ':.*## ' '/^[a-z0-9.-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -224,6 +224,9 @@ testing-peers: $(MADE)-extension $(MADE)-test #- compares wakeloop.testing with 
 soak: $(MADE)-extension $(MADE)-test #- runs and observes every kind of work for twenty minutes; nothing may grow
 	$(PY) -m tests.soak --observed
 
+stress-loops: $(MADE)-extension $(MADE)-test #- runs 64 loops in 64 threads for ten minutes; nothing may be lost or left
+	$(PY) -m tests.many_loops
+
 # -- benchmarks ----------------------------------------------------------------------------------------------------
 
 # The name of the page that `make bench` writes, and of its result file.
@@ -254,6 +257,9 @@ bench-primitives: $(MADE)-extension $(MADE)-bench #- compares wakeloop's primiti
 	$(VENV)/bin/maturin develop --release --quiet -m benchmarks/tokio_sleep/Cargo.toml \
 	|| echo 'skipped: the sleep on tokio, which cannot be built here'
 	for scenario in sleep lines latency; do $(PY) benchmarks/primitives.py $$scenario || exit 1; done
+
+bench-queues: $(MADE)-extension $(MADE)-bench #- compares wakeloop.Queue with janus and culsans
+	$(PY) benchmarks/queues.py
 
 bench-files: $(MADE)-extension $(MADE)-bench #- compares wakeloop's files with aiofiles and anyio
 	$(PY) benchmarks/files.py

@@ -219,8 +219,6 @@ class EventLoopGroup:
                 if self._terminated:
                     raise SystemExit(128 + signal.SIGTERM) from None
                 raise
-            finally:
-                coro.close()
 
     async def _as_main(self, coro: Coroutine[Any, Any, _T]) -> _T:
         self._main = asyncio.current_task()
@@ -348,7 +346,8 @@ class EventLoopGroup:
         def make(loop: asyncio.AbstractEventLoop) -> _Factory:
             def factory() -> asyncio.BaseProtocol:
                 reader = StreamReader(limit=limit, loop=loop)
-                return StreamReaderProtocol(reader, client_connected_cb, loop=loop)
+                connected: Any = client_connected_cb
+                return StreamReaderProtocol(reader, connected, loop=loop)
 
             return factory
 
@@ -439,16 +438,20 @@ class GroupServer:
         if self._closed:
             raise RuntimeError(f"server {self!r} is closed")
         if not self._serving:
-            self._serving = True
             await self._begin()
+            if self._closed:
+                # It was closed meanwhile, and some loops may have begun after that.
+                self._end()
+            else:
+                self._serving = True
 
     async def serve_forever(self) -> None:
         """Accept connections until this is cancelled; then close the server."""
         if self._forever is not None:
             raise RuntimeError(f"server {self!r} is already being awaited on serve_forever()")
-        await self.start_serving()
         self._forever = self._home.create_future()
         try:
+            await self.start_serving()
             await self._forever
         except asyncio.CancelledError:
             self.close()
@@ -593,7 +596,7 @@ class _OneForAll(GroupServer):
             sock.setblocking(False)
 
     async def _begin(self) -> None:
-        for sock in self._sockets:
+        for sock in self._sockets if not self._accepting else ():
             sock.listen(self._options.get("backlog", 100))
             self._accepting.append(self._home.create_task(self._accept(sock)))
 

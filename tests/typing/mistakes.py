@@ -17,6 +17,13 @@ async def number() -> int:
         return len(text)
 
 
+async def wrong_items(items: wakeloop.Queue[int]) -> str:
+    items.put_nowait("text")  # type: ignore[arg-type]
+    items.sync_q.put("text")  # type: ignore[arg-type]
+    wakeloop.SyncQueue(items)  # type: ignore[call-arg]
+    return await items.get()  # type: ignore[return-value]
+
+
 def add(one: int, other: int) -> int:
     return one + other
 

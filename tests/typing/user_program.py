@@ -169,6 +169,39 @@ async def on_the_loop(loop: wakeloop.EventLoop) -> None:
     transport.close()
 
 
+async def passing_on() -> None:
+    items: wakeloop.Queue[int] = wakeloop.Queue(maxsize=10)
+    await items.put(1)
+    assert_type(await items.get(), int)
+    items.task_done()
+    await items.join()
+    side: wakeloop.SyncQueue[int] = items.sync_q
+    side.put(2, timeout=0.5)
+    assert_type(side.get(block=False), int)
+    items.shutdown(immediate=True)
+    try:
+        items.put_nowait(3)
+    except wakeloop.QueueShutDown as ended:
+        print(ended, items.qsize(), items.full(), side.empty())
+    event = wakeloop.Event()
+    event.set()
+    assert_type(await event.wait(), bool)
+    print(event.is_set(), event.sync_wait(0.5))
+
+
+async def answer(reader: wakeloop.StreamReader, writer: wakeloop.StreamWriter) -> None:
+    writer.close()
+
+
+async def many_loops(group: wakeloop.EventLoopGroup) -> list[int]:
+    server: wakeloop.GroupServer = await group.start_server(answer, "127.0.0.1", 0, graceful_timeout=1)
+    async with server, await group.create_server(Echo, "127.0.0.1", 0, reuse_port=False) as other:
+        print(server.addresses, other.connections, other.is_serving())
+    assert_type(await group.run_on(group.loops[-1], sum_of, 1, 2), int)
+    assert_type(group.metrics(), list[wakeloop.LoopMetrics])
+    return await group.run_on_each(sum_of, 1, 2)
+
+
 async def main() -> int:
     wakeloop.configure(workers=2)
     with wakeloop.watchdog(0.5, file=sys.stderr) as watchdog:
@@ -204,6 +237,8 @@ def start() -> None:
     assert_type(wakeloop.run(main(), loop_factory=Service), int)
     with asyncio.Runner(loop_factory=wakeloop.new_event_loop) as runner:
         assert_type(runner.run(main()), int)
+    with wakeloop.EventLoopGroup(2) as group:
+        assert_type(group.run(many_loops(group)), list[int])
     wakeloop.install()
     asyncio.set_event_loop_policy(wakeloop.EventLoopPolicy())
     assert_type(asyncio.run(main()), int)
