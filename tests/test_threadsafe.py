@@ -318,3 +318,24 @@ def test_after_a_cancel_the_callback_has_ended_or_never_begins(running):
     running.call_soon_threadsafe(done.set)
     assert done.wait(10)
     assert after_cancel == [(number in begun, number in begun) for number in range(3000)]
+
+
+@pytest.mark.native
+def test_a_call_to_a_loop_that_is_closed_meanwhile_is_refused(loop):
+    """asyncio would keep the callback in the queue of the closed loop."""
+
+    class Callback:
+        def __call__(self):
+            raise AssertionError("the loop is closed")
+
+        @property
+        def __class__(self):
+            # Debug mode asks for the class, as another thread may run then.
+            loop.close()
+            return object
+
+    loop.set_debug(True)
+    callback = Callback()
+    with pytest.raises(RuntimeError, match="Event loop is closed"):
+        loop.call_soon_threadsafe(callback)
+    assert len(loop._ready) == 0

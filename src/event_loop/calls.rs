@@ -119,8 +119,13 @@ fn soon(
 ) -> Result<Ref, Raised> {
     let context = arguments.context(function)?;
     core.check_usable()?;
-    let traceback =
-        if core.is_debug() { Some(debug_call(core, callback, function, check_thread)?) } else { None };
+    let mut traceback = None;
+    if core.is_debug() {
+        traceback = Some(debug_call(core, callback, function, check_thread)?);
+        // That has run Python code, and the loop's own thread may have closed the loop meanwhile. A callback that is
+        // pushed now would neither run nor be dropped.
+        core.check_usable()?;
+    }
     let handle = create(Parts {
         event_loop: core.loop_ref(),
         callback: callback.to_owned(),

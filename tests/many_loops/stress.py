@@ -129,8 +129,8 @@ class Worker:
         error = context.get("exception")
         if isinstance(error, asyncio.CancelledError):
             return  # Python 3.11 reports a task of a server that was cancelled
-        if isinstance(error, AssertionError) and "transport creation" in context["message"]:
-            return  # the server was closed while it accepted; asyncio reports that in debug mode
+        if isinstance(error, (AssertionError, OSError)) and "transport creation" in context["message"]:
+            return  # the server was closed while it accepted, or the client has left; asyncio reports it in debug mode
         self.shared.fail(f"loop {self.number} reports: {context}")
 
     async def do(self, work: Job) -> None:
@@ -382,7 +382,11 @@ async def calls(worker: Worker) -> None:
             continue  # it is closed
         waits = [asyncio.ensure_future(answered.wait()), asyncio.ensure_future(dropped.wait())]
         try:
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            done: set[Any] = set()
+            while not done:
+                done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED, timeout=1)
+                if not done and there.is_closed() and not isinstance(there, wakeloop.EventLoop):
+                    break  # asyncio keeps a callback that comes while the loop is closed
         finally:
             for wait in waits:
                 wait.cancel()
