@@ -211,14 +211,20 @@ class EventLoopGroup:
         self._terminated = False
         with self._handling_sigterm(loops[0]):
             try:
-                return self._runner.run(self._as_main(coro), context=context)
+                result = self._runner.run(self._as_main(coro), context=context)
             except asyncio.CancelledError:
-                for member in self._members:
-                    if member.failure is not None:
-                        raise member.failure from None
+                self._raise_failure()
                 if self._terminated:
                     raise SystemExit(128 + signal.SIGTERM) from None
                 raise
+        self._raise_failure()
+        return result
+
+    def _raise_failure(self) -> None:
+        """Raises what has stopped another loop."""
+        for member in self._members:
+            if member.failure is not None:
+                raise member.failure from None
 
     async def _as_main(self, coro: Coroutine[Any, Any, _T]) -> _T:
         self._main = asyncio.current_task()
