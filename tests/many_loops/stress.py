@@ -131,6 +131,8 @@ class Worker:
             return  # Python 3.11 reports a task of a server that was cancelled
         if isinstance(error, (AssertionError, OSError)) and "transport creation" in context["message"]:
             return  # the server was closed while it accepted, or the client has left; asyncio reports it in debug mode
+        if "was destroyed but it is pending" in context["message"]:
+            return  # the coroutine came from another loop after the tasks of this one were cancelled
         self.shared.fail(f"loop {self.number} reports: {context}")
 
     async def do(self, work: Job) -> None:
