@@ -32,11 +32,12 @@ from ._core import (
 )
 from ._exposition import metrics_text
 from ._files import open
-from ._group import EventLoopGroup, GroupServer
+from ._group import EventLoopGroup
 from ._publish import publish
 from ._queues import QueueShutDown
 from ._record import Recorder, record
 from ._record import start_if_asked as _record_if_asked
+from ._servers import GroupServer
 from ._streams import (
     StreamReader,
     StreamReaderProtocol,
