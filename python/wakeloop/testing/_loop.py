@@ -209,12 +209,11 @@ class EventLoop(SimulatedIO, TestingLoop):
         with patched(self, self._epoch), ordered(), watching(self), _simulating():
             super().run_forever()
 
-    def run_until_complete(self, future: Generator[Any, None, _T] | Any) -> _T:
+    def run_until_complete(self, future: Any) -> Any:
         """Run until a future is done, and return its result. Raises `Deadlock` as soon as it can never be done."""
         self._goals += 1
         try:
-            result: _T = super().run_until_complete(future)
-            return result
+            return super().run_until_complete(future)
         finally:
             self._goals -= 1
 
