@@ -26,7 +26,7 @@ HEADER = 40
 class Segment:
     """A piece of a stream."""
 
-    __slots__ = ("data", "is_last", "is_reset", "mark", "timer")
+    __slots__ = ("arrival", "data", "is_last", "is_reset", "mark", "timer")
 
     def __init__(self, data: bytes, is_last: bool = False, is_reset: bool = False) -> None:
         self.data = data
@@ -36,6 +36,8 @@ class Segment:
         self.is_reset = is_reset
         #: The mark of the direction when it was sent.
         self.mark = 0
+        self.arrival = 0.0
+        #: None if it arrives together with the segment before it.
         self.timer: asyncio.TimerHandle | None = None
 
 
@@ -187,9 +189,11 @@ class Flow:
         if arrival <= self._network.now() and not self._flying:
             self._deliver(segment)
         else:
+            if not (self._flying and self._flying[-1].arrival == arrival):
+                segment.timer = self._network.call_at(arrival, self._arrives)
+            segment.arrival = arrival
             self._flying.append(segment)
             self._flying_bytes += len(segment.data)
-            segment.timer = self._network.call_at(arrival, self._arrives)
 
     def _try_later(self, segment: Segment) -> None:
         now = self._network.now()
@@ -216,12 +220,14 @@ class Flow:
         self.sender.fail(errno.ETIMEDOUT)
 
     def _arrives(self) -> None:
-        # Each segment has one timer, so this is one segment, whichever of the timers ran.
+        # Each timer is for one segment, whichever of the timers ran, and for those that arrive together with it.
         segment = self._flying.popleft()
-        self._flying_bytes -= len(segment.data)
-        if self._forward.mark == segment.mark and not self.is_stalled:
+        while self._forward.mark == segment.mark and not self.is_stalled:
+            self._flying_bytes -= len(segment.data)
             self._deliver(segment)
-            return
+            if not self._flying or self._flying[0].timer is not None:
+                return
+            segment = self._flying.popleft()
         # It was lost on its way. All behind it have to wait for it, also one that was lost before it.
         waiting = [segment, *self._flying]
         if self._lost is not None:
