@@ -11,6 +11,7 @@ use crate::capi;
 use crate::capi::Fallible;
 use crate::capi::error::{exception, raise_io};
 use crate::capi::fallible::list;
+use crate::capi::section;
 use crate::compat::{self, clock, patches, transports};
 use crate::event_loop::core::{heartbeat, page, process};
 use crate::event_loop::{
@@ -62,7 +63,7 @@ fn _spin_window() -> Option<u64> {
 /// Fails in a subinterpreter, before any object of it is stored: what this module imports, it keeps for the life of
 /// the process. CPython refuses the import by itself only since 3.12, by the module's slot for that.
 fn main_interpreter_only() -> PyResult<()> {
-    // SAFETY: the GIL is held; both read pointers that live as long as this thread state.
+    // SAFETY: this thread is attached; both read pointers that live as long as this thread state.
     if unsafe { pyo3::ffi::PyInterpreterState_Get() == pyo3::ffi::PyInterpreterState_Main() } {
         return Ok(());
     }
@@ -71,12 +72,17 @@ fn main_interpreter_only() -> PyResult<()> {
 
 /// The native half of wakeloop.
 ///
-/// The ready queue, the freelists and the identity test on `_asyncio`'s keyword tuple rely on the GIL, so the module
-/// is declared with `gil_used`.
+/// On a free-threaded build it asks for the GIL until it has run on such an interpreter, although it is prepared for
+/// running without one: docs/explanation/free-threading.md says what guards its state.
 #[pymodule(gil_used = true)]
 fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     let py = module.py();
     main_interpreter_only()?;
+    if !section::self_test(&module.as_any().clone().into()) {
+        return Err(exception::<PyImportError>(
+            "wakeloop does not know this interpreter's critical sections",
+        ));
+    }
     capi::call::find_functions();
     capi::imports::load(py, py.get_type::<RuntimePanic>().into_any())?;
     capi::future::load(py)?;
@@ -90,7 +96,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     // A sample, from which the place of the core in a loop is taken.
     let sample = Bound::new(py, EventLoop::bare(py)?)?;
     // SAFETY: the sample is an instance of the class, which keeps its core in itself.
-    unsafe { core::init(sample.as_any(), sample.get().core()) };
+    unsafe { core::init(sample.as_any(), sample.get().outside()) };
     _add_methods(&py.get_type::<EventLoop>())?;
     capi::recycle::futures::init(py, &sample.into_any().into());
 

@@ -109,18 +109,37 @@ def test_every_test_named_in_the_docs_is_collected():
 #: Rooms that are Rust without Python: the compiler checks what their threads share.
 FREE_ROOMS = ("runtime", "reactor", "timer")
 STATIC = re.compile(r"^\s*(?:pub(?:\([^)]*\))? )?static (\w+)\s*:", re.MULTILINE)
-SYNC = re.compile(r"^unsafe impl(?:<[^{]*?>)? Sync for (\w+)", re.MULTILINE)
+SYNC = re.compile(r"^unsafe impl(?:<[^{]*?>)? (?:Sync|Send) for (\w+)", re.MULTILINE)
+#: A struct or an enum, with its fields.
+FIELDS = re.compile(
+    r"^( *)(?:pub(?:\([^)]*\))? )?(?:struct|enum) (\w+)[^;{(]*(\{.*?^\1\}|\(.*?\);)", re.MULTILINE | re.DOTALL
+)
+#: What changes behind a shared reference without a lock of its own.
+CELL = re.compile(
+    r"\b(?:Cell|RefCell|OnceCell|UnsafeCell|LoopCell|LoopQueue|ReadyQueue|Slot|LoopSlot|WeakList)\b"
+)
+SAFETY = re.compile(r"// SAFETY:[^\n]*(?:\n\s*//(?!/)[^\n]*)*")
 
 
-def shared_state():
-    """Returns (room, name) of every static, and of every type that is declared Sync by hand."""
-    found = set()
+def guarded_sources():
+    """Yields the room, the path and the code of the files that the page is about, without their tests."""
     for path in (ROOT / "src").rglob("*.rs"):
         room = path.relative_to(ROOT / "src").parts[0].removesuffix(".rs")
         if room not in FREE_ROOMS and "model" not in path.stem:
             code, *_ = re.split(r"^#\[cfg\(test\)\]\s*mod ", path.read_text(), maxsplit=1, flags=re.MULTILINE)
-            found |= {(room, name) for pattern in (STATIC, SYNC) for name in pattern.findall(code)}
-    return found
+            yield room, path, code
+
+
+def shared_state(code):
+    """Returns the names of every static, of every type with cells, and of every type that is Send or Sync by hand."""
+    code = re.sub(r"//.*", "", code)
+    cells = {name for _, name, fields in FIELDS.findall(code) if CELL.search(fields)}
+    return {*STATIC.findall(code), *SYNC.findall(code), *cells}
+
+
+def all_shared_state():
+    """Returns (room, name) of all of that in the source."""
+    return {(room, name) for room, _, code in guarded_sources() for name in shared_state(code)}
 
 
 def listed_state():
@@ -130,8 +149,34 @@ def listed_state():
 
 
 def test_every_static_and_every_sync_type_is_on_the_free_threading_page():
-    assert shared_state() - listed_state() == set()
+    assert all_shared_state() - listed_state() == set()
 
 
 def test_everything_on_the_free_threading_page_is_in_the_source():
-    assert {name for _, name in listed_state()} - {name for _, name in shared_state()} == set()
+    assert listed_state() - all_shared_state() == set()
+
+
+@pytest.mark.parametrize(
+    ("code", "names"),
+    [
+        ("static NEW: AtomicU8 = AtomicU8::new(0);", {"NEW"}),
+        ("    pub(crate) static INNER: Mutex<u8> = Mutex::new(0);", {"INNER"}),
+        ("pub(crate) struct Named {\n    count: Cell<u32>,\n}", {"Named"}),
+        ("struct Tuple(Slot);", {"Tuple"}),
+        ("enum Choice {\n    One(RefCell<u8>),\n    Two,\n}", {"Choice"}),
+        ("unsafe impl<T> Sync for Shared<T> {}", {"Shared"}),
+        ("struct Plain {\n    count: u32, // no Cell\n}\nstatic_assert!(true);", set()),
+    ],
+)
+def test_the_check_of_the_free_threading_page_finds_new_statics_and_cells(code, names):
+    assert shared_state(code) == names
+
+
+def test_the_gil_is_a_reason_only_where_the_free_threading_page_says_so():
+    relies = {
+        path.relative_to(ROOT).as_posix()
+        for _, path, code in guarded_sources()
+        if any("GIL" in comment for comment in SAFETY.findall(code))
+    }
+    section = FREE_THREADING.read_text().split("## Used with a GIL only")[1].split("\n## ")[0]
+    assert relies == set(re.findall(r"`(src/[\w/]+\.rs)`", section))

@@ -257,6 +257,9 @@ def start_if_asked() -> None:
     except (ValueError, OSError) as error:
         base_events.logger.error("WAKELOOP_RECORD_SIGNAL=%s: %s; recording without it", name, error)
         record(path)
+    except RuntimeError as error:
+        # There is no recorder on a free-threaded build. The program runs without it.
+        base_events.logger.error("WAKELOOP_RECORD: %s", error)
 
 
 def _signal_number(name: str) -> int:

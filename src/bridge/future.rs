@@ -12,12 +12,14 @@
 
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 
 use pyo3::BoundObject;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
+use pyo3::sync::MutexExt;
 
 use super::awaitable::{self, Operation, Outcome};
 use super::loop_handle::{LoopHandle, report, running_loop};
@@ -77,7 +79,7 @@ pub fn into_future(
     let event_loop = LoopHandle::of(&running_loop()?.bind(py))?;
     let task = py.import(Fallible("asyncio"))?.getattr(Fallible("ensure_future"))?.call1((awaitable,))?;
     let (sender, receiver) = oneshot::channel();
-    let done = Done { sender: std::sync::Mutex::new(Some(sender)) };
+    let done = Done { sender: Mutex::new(Some(sender)) };
     task.call_method1(Fallible("add_done_callback"), (done,))?;
     Ok(Waiting { task: Some(task.unbind()), event_loop, receiver })
 }
@@ -85,7 +87,7 @@ pub fn into_future(
 /// The done callback of a task that Rust waits for.
 #[pyclass(frozen)]
 struct Done {
-    sender: std::sync::Mutex<Option<oneshot::Sender<PyResult<Py<PyAny>>>>>,
+    sender: Mutex<Option<oneshot::Sender<PyResult<Py<PyAny>>>>>,
 }
 
 #[pymethods]
@@ -138,10 +140,13 @@ fn after_fork() {
 /// Initialises this copy of the crate. The copy in the package `wakeloop` is initialised by its import.
 fn prepare(py: Python<'_>) -> PyResult<()> {
     static PREPARED: AtomicBool = AtomicBool::new(false);
-    // Relaxed: read and written under the GIL.
-    if PREPARED.load(Ordering::Relaxed) {
+    /// Held while one thread prepares. Others wait for it without being attached.
+    static PREPARING: Mutex<()> = Mutex::new(());
+    // Ordering: Acquire, pairs with the Release store below.
+    if PREPARED.load(Ordering::Acquire) {
         return Ok(());
     }
+    let _preparing = PREPARING.lock_py_attached(py);
     if !capi::imports::loaded() {
         capi::call::find_functions();
         capi::imports::load(py, py.get_type::<RuntimePanic>().into_any())?;
@@ -151,6 +156,7 @@ fn prepare(py: Python<'_>) -> PyResult<()> {
         options.set_item(Fallible("after_in_child"), wrap_pyfunction!(after_fork, py)?)?;
         py.import(Fallible("os"))?.getattr(Fallible("register_at_fork"))?.call((), Some(&options))?;
     }
-    PREPARED.store(true, Ordering::Relaxed);
+    // Ordering: Release, pairs with the Acquire load above.
+    PREPARED.store(true, Ordering::Release);
     Ok(())
 }

@@ -36,7 +36,7 @@ impl LoopHandle {
     /// adds a reader to it.
     pub(crate) fn of(event_loop: &Bound<'_, PyAny>) -> PyResult<LoopHandle> {
         if let Ok(own) = event_loop.cast::<EventLoop>() {
-            return Ok(LoopHandle::Own(own.get().core().inbox.clone()));
+            return Ok(LoopHandle::Own(own.get().outside().inbox.clone()));
         }
         Ok(LoopHandle::Foreign(ForeignInbox::of(event_loop)?.get().queue.clone()))
     }

@@ -11,14 +11,14 @@ use pyo3::prelude::*;
 use super::loop_handle::{LoopHandle, report, running_loop};
 use crate::capi::future::complete;
 use crate::capi::imports::imports;
-use crate::capi::{Raised, Ref};
+use crate::capi::{Raised, Ref, This};
 use crate::event_loop::core::Core;
 use crate::event_loop::futures::new_future;
 
 /// A future of this loop.
 pub(crate) fn new_future_of(event_loop: &Ref) -> Result<Ref, Raised> {
-    match event_loop.downcast::<Core>() {
-        Some(core) => new_future(&core),
+    match event_loop.with_native(|core: This<'_, Core>| new_future(&core)) {
+        Some(made) => made,
         None => event_loop.call_method(&imports().create_future, &[]),
     }
 }

@@ -19,6 +19,7 @@ use super::exceptions::raise_message;
 use super::imports::{Keywords, imports};
 use super::inspect::status;
 use super::object::{Borrowed, Ref};
+use super::section;
 
 /// CPython's own functions, as functions that may unwind.
 ///
@@ -45,7 +46,7 @@ mod raw {
                 #[allow(non_snake_case, reason = "named like the function it is")]
                 #[inline(always)]
                 pub(super) unsafe fn $function($($argument: $type),*) -> *mut PyObject {
-                    // Relaxed: stored once, at import, under the GIL.
+                    // Relaxed: stored once, at import, before any other thread can be here.
                     let address = addresses::$function.load(Ordering::Relaxed);
                     // SAFETY: the address is that of the function with this signature: found by its name, or
                     // pyo3's own declaration of it.
@@ -99,11 +100,11 @@ impl Drop for ParkOnUnwind {
     }
 }
 
-/// Runs Python code under the guard.
+/// Runs Python code under the guard, and outside of the critical section of the native object that calls it.
 #[inline(always)]
 fn guarded<T>(call: impl FnOnce() -> T) -> T {
     let guard = ParkOnUnwind;
-    let result = call();
+    let result = section::release(call);
     std::mem::forget(guard);
     result
 }

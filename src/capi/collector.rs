@@ -4,8 +4,9 @@ use std::ffi::{c_int, c_void};
 
 use pyo3::ffi;
 
-use super::native::{Native, This};
+use super::native::{Native, This, in_section};
 use super::object::{Ref, Slot};
+use super::section;
 
 /// An object that takes part in garbage collection.
 pub(crate) trait Traverse: Native {
@@ -62,10 +63,12 @@ pub(super) unsafe extern "C" fn traverse<T: Traverse>(
     argument: *mut c_void,
 ) -> c_int {
     let mut visitor = Visitor { visit, argument, result: 0 };
-    // SAFETY: the collector's call for an instance that it tracks.
+    // SAFETY: the collector's call for an instance that it tracks. On a free-threaded build it has stopped all other
+    // threads, so no section is needed; one that waited for a lock would never end.
     unsafe {
         visitor.object(ffi::Py_TYPE(object).cast());
-        This::<T>::from_ptr(object).traverse(&mut visitor);
+        let this = This::<T>::outside(object);
+        section::alone(T::guard(this), || this.traverse(&mut visitor));
     }
     visitor.result
 }
@@ -73,6 +76,6 @@ pub(super) unsafe extern "C" fn traverse<T: Traverse>(
 /// `tp_clear`.
 pub(super) unsafe extern "C" fn clear<T: Traverse>(object: *mut ffi::PyObject) -> c_int {
     // SAFETY: the collector's call for an instance that it tracks.
-    unsafe { This::<T>::from_ptr(object) }.clear();
+    unsafe { in_section(object, |this: This<'_, T>| this.clear()) };
     0
 }

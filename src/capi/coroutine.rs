@@ -25,7 +25,7 @@ use super::frame::native_frame;
 use super::future::set_blocking;
 use super::imports::imports;
 use super::methods::{Attribute, Method, SelfSlot, TypeSlot};
-use super::native::{Dead, Dealloc, Native, This, WeakList};
+use super::native::{Dead, Dealloc, Native, This, WeakList, in_section};
 use super::object::{Borrowed, Ref, interpreter_ends};
 pub(crate) use super::recycle::stop_iteration::raise_stop;
 use super::recycle::stop_iteration::{end_await, forget_value};
@@ -78,8 +78,8 @@ const WAIT_UNIT: u32 = 22;
 
 /// `FRAME_CLEARED` of CPython's `pycore_frame.h`: a generator whose frame is gone.
 const FRAME_CLEARED: u8 = if cfg!(Py_3_15) { 5 } else { 4 };
-/// Where a generator object has the state of its frame (`gi_frame_state`), if pointers have 8 bytes.
-const FRAME_STATE: usize = 67;
+/// How far behind its header a generator object has the state of its frame (`gi_frame_state`), if pointers have 8 bytes.
+const FRAME_STATE: usize = 51;
 
 impl Default for AwaitState {
     #[inline(always)]
@@ -96,7 +96,7 @@ impl Default for AwaitState {
 
 impl AwaitState {
     /// Where the field is among the fields of a coroutine.
-    const PLACE: usize = FRAME_STATE - offset_of!(AwaitState, frame_state) - size_of::<ffi::PyObject>();
+    const PLACE: usize = FRAME_STATE - offset_of!(AwaitState, frame_state);
 
     /// The task waits from now on. `now` is CLOCK_MONOTONIC in nanoseconds, to within a turn of the loop; 0 if it is
     /// not known.
@@ -253,8 +253,11 @@ unsafe extern "C" fn am_send<T: Coroutine>(
     let mut outcome = ffi::PySendResult::PYGEN_ERROR;
     let value = guard(|| {
         // SAFETY: the slot belongs to T's class; the caller holds the object and what it sends.
-        let (this, sent) = unsafe { (This::<T>::from_ptr(object), Borrowed::from_ptr(sent)) };
-        let (kind, value) = match advance(this, sent).map(Step::yielded) {
+        let step = unsafe {
+            let sent = Borrowed::from_ptr(sent);
+            in_section(object, |this: This<'_, T>| advance(this, sent).map(Step::yielded))
+        };
+        let (kind, value) = match step {
             Ok(Ok(value)) => (ffi::PySendResult::PYGEN_NEXT, value),
             Ok(Err(result)) => (ffi::PySendResult::PYGEN_RETURN, result),
             Err(Raised) => return null_mut(),

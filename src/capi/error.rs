@@ -39,14 +39,14 @@ pub(crate) fn exception_about<K: PyTypeInfo>(format: &CStr, object: &Bound<'_, P
 /// Sets a MemoryError.
 #[cold]
 pub(crate) fn no_memory() -> Raised {
-    // SAFETY: the GIL is held; the exception was made when the interpreter started.
+    // SAFETY: this thread is attached; the exception was made when the interpreter started.
     unsafe { ffi::PyErr_NoMemory() };
     Raised
 }
 
 /// Sets the `OSError` subclass that Python raises for this errno.
 pub(crate) fn raise_errno(errno: i32) -> Raised {
-    // SAFETY: the GIL is held; `PyErr_SetFromErrno` reads errno, which we set just before.
+    // SAFETY: this thread is attached; `PyErr_SetFromErrno` reads errno, which we set just before.
     unsafe {
         #[cfg(any(target_os = "linux", target_os = "android"))]
         {

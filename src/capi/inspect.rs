@@ -8,6 +8,7 @@ use super::error::Raised;
 use super::exceptions::Exception;
 use super::object::{Borrowed, Ref};
 pub(crate) use super::raised::{clear_error, is_error_set};
+use super::shared::list_item;
 
 /// Methods that are one call of the C API each, by the kind of their result. They need live objects and nothing else.
 macro_rules! methods {
@@ -122,7 +123,8 @@ impl Ref {
         self.as_ptr() == unsafe { ffi::Py_None() }
     }
 
-    /// How many references there are. [`Ref::is_unique`] is the usual question.
+    /// How many references there are. [`Ref::is_unique`] is the usual question. On a free-threaded build the number is
+    /// exact only while the world is stopped.
     #[inline(always)]
     pub(crate) fn refcount(&self) -> isize {
         // SAFETY: a live object.
@@ -332,10 +334,7 @@ impl Ref {
 
     /// The item of a list at this place, or an error if the list has become shorter.
     pub(crate) fn list_item(&self, index: usize) -> Result<Ref, Raised> {
-        // SAFETY: a live object, which the function checks for a list and for its length; a borrowed reference or null
-        // with an error.
-        unsafe { Ref::from_nullable(ffi::PyList_GetItem(self.as_ptr(), index as ffi::Py_ssize_t)) }
-            .ok_or(Raised)
+        list_item(self, index)
     }
 
     /// The length of a list, 0 of anything else.
@@ -361,7 +360,7 @@ const IMMUTABLE: std::ffi::c_ulong = 1 << 8;
 /// `class` is a live type.
 pub(super) unsafe fn is_immutable(class: *mut ffi::PyTypeObject) -> bool {
     // SAFETY: the caller's contract.
-    let flags = unsafe { (*class).tp_flags };
+    let flags = unsafe { ffi::PyType_GetFlags(class) };
     flags & IMMUTABLE != 0 || flags & ffi::Py_TPFLAGS_HEAPTYPE == 0
 }
 

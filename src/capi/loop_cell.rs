@@ -1,7 +1,7 @@
 //! Cells for the state of an event loop.
 //!
-//! **The invariant.** Such state belongs to one loop. It is touched with the interpreter attached and, while the loop
-//! runs, on its thread only. Any call into Python, and any drop of a reference, can come back to the same state, so
+//! **The invariant.** Such state belongs to one loop. It is touched in a section of that loop (see
+//! [`section`](super::section)). Any call into Python, and any drop of a reference, can come back to the same state, so
 //! no borrow of it may last across one. These types enforce the second half of the invariant:
 //!
 //! - [`LoopQueue`] and `Cell<Option<T>>` only move values in and out: nothing is ever borrowed. They cost nothing.

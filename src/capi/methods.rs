@@ -39,7 +39,7 @@ use pyo3::ffi;
 use super::arguments::Arguments;
 use super::call::guard;
 use super::collector::{self, Traverse};
-use super::native::{self, Dealloc, Native, This};
+use super::native::{self, Dealloc, Native, This, in_section};
 use super::object::Borrowed;
 use super::returned::{Hash, Returned, Status};
 
@@ -67,7 +67,7 @@ macro_rules! adapters {
         {
             // SAFETY: the receiver is an instance of the class (see the module's head). The caller holds it, and what
             // it passes, for the time of the call.
-            guard(|| unsafe { callable::<F>()(This::from_ptr(object) $(, $made)*).$into() })
+            guard(|| unsafe { in_section(object, |this| callable::<F>()(this $(, $made)*).$into()) })
         }
     )*};
 }
@@ -90,6 +90,26 @@ adapters! {
         Borrowed<'a>: Borrowed::from_ptr(arguments), Option<Borrowed<'a>>: Borrowed::from_nullable(keywords));
     init(arguments: Object, keywords: Object) -> c_int = Status::into_status(
         Borrowed<'a>: Borrowed::from_ptr(arguments), Option<Borrowed<'a>>: Borrowed::from_nullable(keywords));
+}
+
+/// As `fast`, outside of a section.
+unsafe extern "C" fn fast_outside<T, F, R>(
+    object: Object,
+    values: *const Object,
+    count: ffi::Py_ssize_t,
+    names: Object,
+) -> Object
+where
+    T: Native,
+    F: for<'a> Fn(This<'a, T>, Arguments<'a>) -> R + Copy,
+    R: Returned,
+{
+    guard(|| {
+        // SAFETY: as in `adapters`.
+        unsafe {
+            callable::<F>()(This::outside(object), Arguments::new(values, count, names)).into_returned()
+        }
+    })
 }
 
 #[inline(always)]
@@ -136,6 +156,11 @@ kinds_of_method! {
     one_arg(Borrowed<'a>) = PyCFunction: one_arg, ffi::METH_O;
     /// A method with any arguments.
     fast(Arguments<'a>) = PyCFunctionFastWithKeywords: fast, ffi::METH_FASTCALL | ffi::METH_KEYWORDS;
+}
+
+kinds_of_method! {
+    /// A method with any arguments that begins a section itself, before it uses the fields.
+    outside(Arguments<'a>) = PyCFunctionFastWithKeywords: fast_outside, ffi::METH_FASTCALL | ffi::METH_KEYWORDS;
 }
 
 impl<T: Native> Method<T> {
@@ -338,7 +363,7 @@ where
 {
     super::error::undisturbed(|| {
         // SAFETY: as in `adapters`; CPython keeps the object alive for the time of its finalizer.
-        let done = guard(|| callable::<F>()(unsafe { This::from_ptr(object) }).into_status());
+        let done = guard(|| unsafe { in_section(object, |this| callable::<F>()(this).into_status()) });
         if done < 0 {
             // SAFETY: a live object, as above: CPython keeps it alive for the time of its finalizer.
             unsafe { Borrowed::from_ptr(object) }.write_unraisable();

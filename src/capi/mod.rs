@@ -4,9 +4,9 @@
 //! room instead, because that saves several hundred instructions a call: it has plain vectorcalls, heap types with
 //! freelists, and method tables of `METH_FASTCALL` functions.
 //!
-//! Every function in this room that takes or returns a Python pointer must be called with the GIL held. The module is
-//! declared `gil_used = true`: the ready queue, the freelists and the identity test on `_asyncio`'s keyword tuple all
-//! rely on it.
+//! Every function in this room that takes or returns a Python pointer must be called on a thread that is attached to the
+//! interpreter. With a GIL that is one thread at a time. Without one, [`section`] guards the fields of native objects, and
+//! [`shared`] has the ways to look at what other threads may change.
 
 pub(crate) mod arguments;
 pub(crate) mod buffer;
@@ -31,6 +31,8 @@ pub(crate) mod once;
 pub(crate) mod raised;
 pub(crate) mod recycle;
 pub(crate) mod returned;
+pub(crate) mod section;
+pub(crate) mod shared;
 pub(crate) mod sockaddr;
 pub(crate) mod socket;
 pub(crate) mod threads;

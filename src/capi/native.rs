@@ -19,6 +19,8 @@ use super::error::Raised;
 use super::exceptions::Exception;
 use super::object::{Borrowed, Ref};
 use super::recycle::freelist::Freelist;
+use super::section::{self, FREE_THREADED};
+use super::shared;
 
 /// A struct that is part of every instance of one class.
 ///
@@ -42,6 +44,13 @@ pub(crate) unsafe trait Native: Sized + 'static {
         None
     }
 
+    /// The object whose lock guards the fields on a free-threaded build; see [`section`](super::section). It is the same
+    /// one as long as the object lives, and lives as long as the object. By default it is the object itself.
+    #[inline(always)]
+    fn guard(this: This<'_, Self>) -> *mut ffi::PyObject {
+        this.object().as_ptr()
+    }
+
     /// Where the fields begin, in bytes from the beginning of the object. By default they are right behind the
     /// `PyObject`. A struct behind the fields of a Python base class has an offset that was found at import.
     #[inline(always)]
@@ -52,8 +61,8 @@ pub(crate) unsafe trait Native: Sized + 'static {
 
 /// Implements [`Native`] for a struct, with a [`Class`] of its own.
 ///
-/// `native_class!(unsafe SockCall, freelist 64)` keeps the memory of up to 64 dead instances. `collected false` and
-/// `offset` with an expression are the other items of the trait. A comment at each use says why the contract of
+/// `native_class!(unsafe SockCall, freelist 64)` keeps the memory of up to 64 dead instances. `collected false`, `offset`
+/// with an expression and `guard` with a closure are the other items of the trait. A comment at each use says why the contract of
 /// [`Native`] holds.
 macro_rules! native_class {
     (
@@ -61,6 +70,7 @@ macro_rules! native_class {
         $(, freelist $most:literal)?
         $(, collected $collected:literal)?
         $(, offset $offset:expr)?
+        $(, guard $guard:expr)?
     ) => {
         // SAFETY: see the comment at the use.
         unsafe impl $crate::capi::native::Native for $kind {
@@ -87,6 +97,14 @@ macro_rules! native_class {
                     $offset
                 }
             )?
+
+            $(
+                #[inline(always)]
+                fn guard(this: $crate::capi::native::This<'_, Self>) -> *mut pyo3::ffi::PyObject {
+                    let guard: fn(&Self) -> *mut pyo3::ffi::PyObject = $guard;
+                    guard(this.fields())
+                }
+            )?
         }
     };
 }
@@ -109,7 +127,7 @@ impl Class {
     /// The type object, or null before it is made.
     #[inline(always)]
     pub(crate) fn as_ptr(&self) -> *mut ffi::PyTypeObject {
-        // Ordering: Relaxed. It is stored at import, and every reader holds the GIL.
+        // Ordering: Relaxed. It is stored at import, and the import lock orders that before every reader.
         self.0.load(Ordering::Relaxed)
     }
 
@@ -121,7 +139,7 @@ impl Class {
         // SAFETY: two live types, or null before the class is made, of which nothing is an instance.
         kind == class
             || !class.is_null()
-                && unsafe { (*kind).tp_base == class || ffi::PyType_IsSubtype(kind, class) != 0 }
+                && unsafe { shared::base_of(kind) == class || ffi::PyType_IsSubtype(kind, class) != 0 }
     }
 
     /// Is `object` an instance of exactly this class?
@@ -166,10 +184,29 @@ impl<T> Clone for This<'_, T> {
 impl<T> Copy for This<'_, T> {}
 
 impl<'a, T: Native> This<'a, T> {
+    /// Debug builds check that this thread is in the section of the object's guard, or has the only reference to it.
+    ///
     /// # Safety
     /// `object` is an instance of `T`'s class and lives for `'a`, and this thread is attached.
     #[inline(always)]
+    #[track_caller]
     pub(crate) unsafe fn from_ptr(object: *mut ffi::PyObject) -> This<'a, T> {
+        // SAFETY: the caller's contract.
+        let this = unsafe { This::<T>::outside(object) };
+        debug_assert!(
+            section::is_held(T::guard(this)) || this.object.is_unique(),
+            "a {} is used outside of its critical section",
+            this.object.kind_name()
+        );
+        this
+    }
+
+    /// As [`This::from_ptr`], for a caller that uses the fields only after it has begun the section.
+    ///
+    /// # Safety
+    /// As for [`This::from_ptr`].
+    #[inline(always)]
+    pub(super) unsafe fn outside(object: *mut ffi::PyObject) -> This<'a, T> {
         // SAFETY: the caller's contract, and the contract of `Native`.
         unsafe { This { object: Borrowed::from_ptr(object), fields: &*fields_of(object) } }
     }
@@ -204,12 +241,44 @@ impl<T> Deref for This<'_, T> {
     }
 }
 
+/// Calls `body` with a native object, in the section of its guard.
+///
+/// # Safety
+/// `object` is an instance of `T`'s class and lives for `'a`, and this thread is attached.
+#[inline(always)]
+pub(crate) unsafe fn in_section<'a, T: Native, R>(
+    object: *mut ffi::PyObject,
+    body: impl FnOnce(This<'a, T>) -> R,
+) -> R {
+    // SAFETY: the caller's contract. The guard lives as long as the object.
+    unsafe {
+        let this = This::outside(object);
+        section::hold(T::guard(this), || body(this))
+    }
+}
+
 impl Ref {
     /// The native fields, if this is an instance of `T`'s class or of a subclass.
     #[inline(always)]
+    #[track_caller]
     pub(crate) fn downcast<T: Native>(&self) -> Option<This<'_, T>> {
         // SAFETY: the type was checked.
-        T::class().is_class_of(self).then(|| unsafe { This::from_ptr(self.as_ptr()) })
+        if T::class().is_class_of(self) { Some(unsafe { This::from_ptr(self.as_ptr()) }) } else { None }
+    }
+
+    /// As [`Ref::downcast`], outside of a section, for fields that any thread may use.
+    #[inline(always)]
+    pub(crate) fn downcast_sync<T: Native + Sync>(&self) -> Option<This<'_, T>> {
+        // SAFETY: the type was checked.
+        if T::class().is_class_of(self) { Some(unsafe { This::outside(self.as_ptr()) }) } else { None }
+    }
+
+    /// Calls `body` with the native fields, in the section of their guard, if this is an instance of `T`'s class or of
+    /// a subclass.
+    #[inline(always)]
+    pub(crate) fn with_native<T: Native, R>(&self, body: impl FnOnce(This<'_, T>) -> R) -> Option<R> {
+        // SAFETY: the type was checked, and this reference keeps the object alive.
+        T::class().is_class_of(self).then(|| unsafe { in_section(self.as_ptr(), body) })
     }
 }
 
@@ -301,9 +370,10 @@ impl WeakList {
         WeakList(Cell::new(std::ptr::null_mut()))
     }
 
+    /// May there be no weak reference? On a free-threaded build the interpreter has to look, in a lock of its own.
     #[inline(always)]
     pub(crate) fn is_empty(&self) -> bool {
-        self.0.get().is_null()
+        !FREE_THREADED && self.0.get().is_null()
     }
 }
 
@@ -384,6 +454,16 @@ impl<T: Native> Drop for Dead<T> {
 
 /// `tp_dealloc`.
 pub(super) unsafe extern "C" fn dealloc<T: Dealloc>(object: *mut ffi::PyObject) {
+    // SAFETY: CPython's call for an instance without references. Its fields are valid, and keep the guard alive.
+    unsafe {
+        section::hold_last(object, T::guard(This::outside(object)), || end::<T>(object));
+    }
+}
+
+/// # Safety
+/// As for `tp_dealloc`.
+#[inline(always)]
+unsafe fn end<T: Dealloc>(object: *mut ffi::PyObject) {
     // SAFETY: called once by CPython for an instance without references. If the finalizer makes a new reference, this
     // call ends, and CPython makes another one when the object dies again. The collector's header is there if the
     // class says so.

@@ -32,7 +32,7 @@ impl Ref {
     /// Takes over the reference that the caller owns; `None` for null (a Python error is then set).
     ///
     /// # Safety
-    /// `object` is null or an owned reference, and the GIL is held.
+    /// `object` is null or an owned reference, and this thread is attached.
     #[inline(always)]
     pub(crate) unsafe fn from_owned(object: *mut ffi::PyObject) -> Option<Ref> {
         NonNull::new(object).map(Ref)
@@ -41,10 +41,10 @@ impl Ref {
     /// A new reference to a borrowed object.
     ///
     /// # Safety
-    /// `object` points to a live Python object, and the GIL is held.
+    /// `object` points to a live Python object, and this thread is attached.
     #[inline(always)]
     pub(crate) unsafe fn from_borrowed(object: *mut ffi::PyObject) -> Ref {
-        // SAFETY: the caller says that `object` lives, hence is not null, and that the GIL is held.
+        // SAFETY: the caller says that `object` lives, hence is not null, and that this thread is attached.
         unsafe {
             ffi::Py_INCREF(object);
             Ref(NonNull::new_unchecked(object))
@@ -63,7 +63,7 @@ impl Ref {
 
     /// A reference to `None`.
     pub(crate) fn none() -> Ref {
-        // SAFETY: `None` lives as long as the interpreter, and a `Ref` is made only with the GIL held.
+        // SAFETY: `None` lives as long as the interpreter, and a `Ref` is made only on an attached thread.
         unsafe { Ref::from_borrowed(ffi::Py_None()) }
     }
 
@@ -84,7 +84,7 @@ impl Ref {
     /// Another reference to the same object.
     #[inline(always)]
     pub(crate) fn clone_ref(&self) -> Ref {
-        // SAFETY: we own a reference, so the object lives; the GIL is held as for every use of a `Ref`.
+        // SAFETY: we own a reference, so the object lives; this thread is attached as for every use of a `Ref`.
         unsafe { Ref::from_borrowed(self.as_ptr()) }
     }
 
@@ -103,14 +103,14 @@ impl Ref {
 
     /// The object as pyo3 sees it.
     pub(crate) fn bind<'py>(&self, py: Python<'py>) -> Bound<'py, PyAny> {
-        // SAFETY: we own a reference and `py` proves the GIL.
+        // SAFETY: we own a reference and `py` proves that this thread is attached.
         unsafe { Bound::from_borrowed_ptr(py, self.as_ptr()) }
     }
 }
 
 impl From<Bound<'_, PyAny>> for Ref {
     fn from(object: Bound<'_, PyAny>) -> Ref {
-        // SAFETY: `into_ptr` hands out an owned, non-null reference, and `Bound` proves the GIL.
+        // SAFETY: `into_ptr` hands out an owned, non-null reference, and `Bound` proves that this thread is attached.
         unsafe { Ref(NonNull::new_unchecked(object.into_ptr())) }
     }
 }
@@ -118,7 +118,7 @@ impl From<Bound<'_, PyAny>> for Ref {
 impl Drop for Ref {
     #[inline(always)]
     fn drop(&mut self) {
-        // SAFETY: we own the reference and the GIL is held (the type's contract).
+        // SAFETY: we own the reference and this thread is attached (the type's contract).
         unsafe { ffi::Py_DECREF(self.as_ptr()) }
     }
 }
@@ -212,7 +212,7 @@ impl Slot {
     /// A new reference to what the slot holds.
     #[inline(always)]
     pub(crate) fn get(&self) -> Option<Ref> {
-        // SAFETY: a slot holds null or an owned reference, and is used only with the GIL held.
+        // SAFETY: a slot holds null or an owned reference, and is used only by attached threads.
         unsafe { Ref::from_nullable(self.0.get()) }
     }
 

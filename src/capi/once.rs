@@ -1,4 +1,7 @@
 //! A static that is filled once, by the module's initialisation or by the package's Python half.
+//!
+//! What it holds are references to Python objects, which never change, and the checks of `compat`, whose fields are atomics
+//! or, with a GIL, cells that it guards.
 
 use std::sync::OnceLock;
 
@@ -6,9 +9,9 @@ use std::sync::OnceLock;
 #[derive(Debug)]
 pub(crate) struct Once<T>(OnceLock<T>);
 
-// SAFETY: the value is set and read with the GIL held, and it is never dropped.
+// SAFETY: the value is set and read by attached threads, and it is never dropped.
 unsafe impl<T> Send for Once<T> {}
-// SAFETY: the value is set and read with the GIL held, and it is never dropped.
+// SAFETY: it does not change after it was set, and what changes inside of it is atomic: see the head of this file.
 unsafe impl<T> Sync for Once<T> {}
 
 impl<T> Once<T> {

@@ -98,7 +98,7 @@ impl Raised {
 /// Takes the current exception out of the indicator. If none is set, because a C function has broken its contract, a
 /// `SystemError` takes its place: the caller always has something to report.
 pub(crate) fn take_exception() -> Ref {
-    // SAFETY: called with the GIL held; each call hands out an owned reference or null.
+    // SAFETY: called on an attached thread; each call hands out an owned reference or null.
     unsafe {
         #[cfg(Py_3_12)]
         let raised = ffi::PyErr_GetRaisedException();
@@ -130,7 +130,7 @@ pub(crate) fn take_exception() -> Ref {
 
 /// Puts an exception (back) into the indicator.
 pub(crate) fn raise(exception: Ref) -> Raised {
-    // SAFETY: the GIL is held; the exception's reference is given away.
+    // SAFETY: this thread is attached; the exception's reference is given away.
     unsafe {
         #[cfg(Py_3_12)]
         ffi::PyErr_SetRaisedException(exception.into_ptr());
@@ -160,7 +160,7 @@ pub(crate) fn undisturbed<T>(body: impl FnOnce() -> T) -> T {
 /// show.
 #[cold]
 pub(crate) fn handling<T>(exception: &Ref, body: impl FnOnce() -> T) -> T {
-    // SAFETY: the GIL is held; each call gives an owned reference or null, or takes a borrowed one or null.
+    // SAFETY: this thread is attached; each call gives an owned reference or null, or takes a borrowed one or null.
     unsafe {
         let outer = Ref::from_owned(ffi::PyErr_GetHandledException());
         ffi::PyErr_SetHandledException(std::ptr::null_mut());
@@ -180,7 +180,7 @@ pub(crate) fn handling<T>(exception: &Ref, body: impl FnOnce() -> T) -> T {
 #[cold]
 pub(crate) fn warn(category: *mut ffi::PyObject, text: &str, source: *mut ffi::PyObject) {
     let Ok(text) = CString::new(text) else { return };
-    // SAFETY: every caller holds the GIL and gives a class of warnings.
+    // SAFETY: every caller is attached and gives a class of warnings.
     undisturbed(|| unsafe {
         if ffi::PyErr_WarnEx(category, text.as_ptr(), 1) < 0 {
             ffi::PyErr_WriteUnraisable(source);

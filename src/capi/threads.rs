@@ -11,7 +11,7 @@ use pyo3::prelude::*;
 use super::error::{Raised, no_memory};
 use super::inspect::status;
 
-/// Is this the only thread that Python code can run on? Called with the GIL held.
+/// Is this the only thread that Python code can run on? Called with the GIL held; nobody asks without one.
 pub(crate) fn is_only_thread() -> bool {
     // SAFETY: the GIL is held, so the state of this thread and its interpreter live. Other threads may enter the list
     // at its head without the GIL, so only this thread's own state is read. If it is the first and the last of the

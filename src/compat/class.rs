@@ -5,10 +5,10 @@
 //! gives a class a new version tag when the class or one of its bases changes, and never uses a tag twice. So an
 //! unchanged class costs one comparison of tags.
 
-use std::cell::Cell;
 use std::ffi::{c_int, c_uint};
 use std::ptr::null_mut;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -17,6 +17,7 @@ use super::inline_values::InlineValues;
 use super::original::{Code, Original};
 use crate::capi::fallible::interned;
 use crate::capi::inspect::clear_error;
+use crate::capi::shared;
 use crate::capi::{Borrowed, Raised, Ref};
 
 /// A method that native code replaces.
@@ -43,8 +44,9 @@ pub(crate) struct Class {
     attributes: Vec<Ref>,
     values: Option<InlineValues>,
     /// The last version tag at which the class had all its methods, and the last one at which it had not. 0 is no tag.
-    unpatched: Cell<c_uint>,
-    patched: Cell<c_uint>,
+    /// Relaxed everywhere: they are only compared, and two threads that look find the same.
+    unpatched: AtomicU32,
+    patched: AtomicU32,
 }
 
 type GetMethod =
@@ -89,14 +91,12 @@ impl Class {
             with_overridden,
             attributes: Vec::new(),
             values: None,
-            unpatched: Cell::new(0),
-            patched: Cell::new(0),
+            unpatched: AtomicU32::new(0),
+            patched: AtomicU32::new(0),
         };
         for name in methods {
             let mut method = Method { name: interned(name)?, originals: Vec::new(), patched_before: false };
-            // SAFETY: live objects, which the class owns.
-            let found: Vec<_> =
-                class.found(&method.name).map(|found| unsafe { Ref::from_borrowed(found) }).collect();
+            let found: Vec<_> = class.found(&method.name).collect();
             for found in found {
                 match Original::of(found)? {
                     Some(original) => method.originals.push(original),
@@ -157,7 +157,7 @@ impl Class {
             unsafe {
                 let unbound = get_method(object.as_ptr(), method.name.as_ptr(), &mut found) == 1;
                 let found = Ref::from_owned(found).ok_or(Raised)?;
-                if !unbound || !original.is_value(found.as_ptr()) {
+                if !unbound || !original.is_value(&found) {
                     return Ok(false);
                 }
             }
@@ -165,10 +165,10 @@ impl Class {
         Ok(true)
     }
 
-    /// The patch that replaces a method, as a borrowed reference. `index` counts the methods in the order in which they
+    /// The patch that replaces a method. `index` counts the methods in the order in which they
     /// were recorded.
     #[inline(always)]
-    pub(super) fn patch_of(&self, index: usize) -> Option<*mut ffi::PyObject> {
+    pub(super) fn patch_of(&self, index: usize) -> Option<Ref> {
         let method = &self.methods[index];
         if self.has_methods() && method.originals.first().is_none_or(Original::has_code) {
             return None;
@@ -177,9 +177,9 @@ impl Class {
     }
 
     #[cold]
-    fn look_for_patch(&self, method: &Method) -> Option<*mut ffi::PyObject> {
+    fn look_for_patch(&self, method: &Method) -> Option<Ref> {
         let original = method.originals.first();
-        self.found(&method.name).next().filter(|found| !original.is_some_and(|original| original.is(*found)))
+        self.found(&method.name).next().filter(|found| !original.is_some_and(|original| original.is(found)))
     }
 
     /// Attribute `index` of an instance for which [`Class::is_unpatched_on`] holds, if it lies inline. It is valid
@@ -226,15 +226,15 @@ impl Class {
 
     #[inline(always)]
     fn tag(&self) -> c_uint {
-        // SAFETY: a type object that we own. The field has been there since Python 2.
-        unsafe { (*self.raw()).tp_version_tag }
+        // SAFETY: a type object that we own.
+        unsafe { shared::version_tag(self.raw()) }
     }
 
     /// Does the class have the recorded methods? Does not compare their code.
     #[inline(always)]
     fn has_methods(&self) -> bool {
         let tag = self.tag();
-        (tag != 0 && tag == self.unpatched.get()) || self.look_again()
+        (tag != 0 && tag == self.unpatched.load(Ordering::Relaxed)) || self.look_again()
     }
 
     /// Compares the methods after the version tag has changed, and remembers the result for the new tag. A class
@@ -253,13 +253,13 @@ impl Class {
             }
         }
         let tag = self.tag();
-        if tag != 0 && tag == self.patched.get() {
+        if tag != 0 && tag == self.patched.load(Ordering::Relaxed) {
             return false;
         }
         let unpatched =
             self.has_plain_attributes() && self.methods.iter().all(|method| self.in_place(method));
         if tag != 0 {
-            if unpatched { &self.unpatched } else { &self.patched }.set(tag);
+            if unpatched { &self.unpatched } else { &self.patched }.store(tag, Ordering::Relaxed);
         }
         unpatched
     }
@@ -274,8 +274,7 @@ impl Class {
                 || set.map(|set| set as usize) == Some(ffi::PyObject_GenericSetAttr as *const () as usize))
             && self.attributes.iter().all(|name| {
                 // Some class attributes are a default of `None`, such as `_source_traceback`.
-                // SAFETY: comparing with the address of `None`.
-                self.found(name).next().is_none_or(|found| found == unsafe { ffi::Py_None() })
+                self.found(name).next().is_none_or(|found| found.is_none())
             })
     }
 
@@ -283,30 +282,21 @@ impl Class {
     fn in_place(&self, method: &Method) -> bool {
         let mut found = self.found(&method.name);
         !method.patched_before
-            && method.originals.iter().all(|original| found.next().is_some_and(|it| original.is_value(it)))
+            && method.originals.iter().all(|original| found.next().is_some_and(|it| original.is_value(&it)))
             && found.next().is_none()
     }
 
-    /// The values of a name in the class and its bases, in method resolution order, as borrowed references. Only the
-    /// first one unless `with_overridden` is set.
-    fn found(&self, name: &Ref) -> impl Iterator<Item = *mut ffi::PyObject> {
-        // SAFETY: a live type's bases and their dicts, none of which can change while no Python code runs; names are
-        // strings, whose hashing and comparing runs none. A static type's dict may be null.
-        let (bases, count) = unsafe {
-            let bases = (*self.raw()).tp_mro;
-            (bases, ffi::PyTuple_Size(bases))
-        };
+    /// The values of a name in the class and its bases, in method resolution order. Only the first one unless
+    /// `with_overridden` is set.
+    fn found(&self, name: &Ref) -> impl Iterator<Item = Ref> {
+        // SAFETY: a live type.
+        let order = unsafe { shared::resolution_order(self.raw()) };
+        let count = order.as_ref().and_then(|order| order.tuple_items()).map_or(0, <[_]>::len);
         (0..count)
             .filter_map(move |index| {
-                // SAFETY: the bases are types, and nothing has changed them since their tuple was read; see above.
-                unsafe {
-                    let dict = (*ffi::PyTuple_GetItem(bases, index).cast::<ffi::PyTypeObject>()).tp_dict;
-                    if dict.is_null() {
-                        return None;
-                    }
-                    let found = ffi::PyDict_GetItemWithError(dict, name.as_ptr());
-                    (!found.is_null()).then_some(found)
-                }
+                let bases = order.as_ref()?.tuple_items()?;
+                // SAFETY: the bases are types. Names are strings, whose hashing and comparing runs no Python code.
+                unsafe { shared::dict_item(shared::class_dict(bases[index].as_ptr().cast())?.as_ptr(), name) }
             })
             .take(if self.with_overridden { usize::MAX } else { 1 })
     }

@@ -12,6 +12,7 @@ use pyo3::prelude::*;
 
 use crate::capi::error::{undisturbed, unless_raised};
 use crate::capi::imports::imports;
+use crate::capi::shared::number as number_at;
 use crate::capi::{Borrowed, Fallible, Raised, Ref, Slot};
 
 /// The first fields of an `io.FileIO` and of a `socket.socket`, in every known CPython.
@@ -33,7 +34,7 @@ fn head_of<'a>(object: &'a Ref, classes: &[&Ref]) -> Option<&'a Head> {
     }
 }
 
-/// The layout was checked on a socket of this process. Written and read with the GIL held.
+/// The layout was checked on a socket of this process. Relaxed everywhere: every thread that checks finds the same.
 static LAYOUT_CHECKED: AtomicBool = AtomicBool::new(false);
 
 /// The descriptor of a Python socket; -1 if the socket is closed or detached.
@@ -41,7 +42,7 @@ static LAYOUT_CHECKED: AtomicBool = AtomicBool::new(false);
 pub(crate) fn of_socket(socket: &Ref) -> RawFd {
     if socket.is_exactly(&imports().socket) && LAYOUT_CHECKED.load(Ordering::Relaxed) {
         // SAFETY: the layout was checked on an instance of this class.
-        return unsafe { (*socket.as_ptr().cast::<Head>()).fd };
+        return unsafe { number_at(&raw const (*socket.as_ptr().cast::<Head>()).fd) };
     }
     by_fileno(socket)
 }
@@ -98,5 +99,5 @@ pub(crate) fn holder(owner: &Bound<'_, PyAny>, fd: RawFd) -> Option<Ref> {
 #[inline(always)]
 pub(crate) unsafe fn of_holder(holder: *mut ffi::PyObject) -> RawFd {
     // SAFETY: `holder` has checked that it begins with a `Head`. An object's layout never changes.
-    unsafe { (*holder.cast::<Head>()).fd }
+    unsafe { number_at(&raw const (*holder.cast::<Head>()).fd) }
 }

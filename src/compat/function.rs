@@ -1,6 +1,6 @@
 //! A function of asyncio that native code replaces, in a class or in a module.
 
-use std::cell::OnceCell;
+use std::sync::OnceLock;
 
 use pyo3::prelude::*;
 
@@ -14,7 +14,7 @@ use crate::capi::{Fallible, Raised, Ref};
 pub(crate) struct Function {
     place: Place,
     /// Empty as long as only a patch has been seen, such as one that was made before wakeloop was imported.
-    original: OnceCell<Original>,
+    original: OnceLock<Original>,
 }
 
 #[derive(Debug)]
@@ -37,7 +37,7 @@ impl Function {
     }
 
     fn at(place: Place) -> PyResult<Function> {
-        let function = Function { place, original: OnceCell::new() };
+        let function = Function { place, original: OnceLock::new() };
         function.is_unpatched()?;
         Ok(function)
     }
@@ -72,7 +72,7 @@ impl Function {
     #[inline(always)]
     fn is_original(&self, found: &Ref) -> Result<bool, Raised> {
         match self.original.get() {
-            Some(original) => Ok(original.is(found.as_ptr())),
+            Some(original) => Ok(original.is(found)),
             None => self.note_original(found),
         }
     }

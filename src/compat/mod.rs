@@ -22,7 +22,7 @@
 //! - A patch is seen as soon as it is made, and no longer once it is undone. Only [`patches`] is asked less often.
 //! - A check runs no Python code, unless the function's documentation says so.
 //!
-//! Everything here needs the GIL.
+//! Everything here needs a thread that is attached. What is cached is atomic, or, with a GIL, a cell that it guards.
 
 mod class;
 pub(crate) mod clock;

@@ -5,6 +5,7 @@
 //! lookup finds the reported value. Before 3.12 each dict has a version number, and CPython never uses a number twice.
 
 use std::cell::Cell;
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -12,6 +13,8 @@ use pyo3::types::PyDict;
 
 pub(crate) use self::watching::changes;
 use crate::capi::fallible::interned;
+use crate::capi::section::FREE_THREADED;
+use crate::capi::shared::dict_item;
 use crate::capi::{Fallible, Raised, Ref, Slot};
 
 /// A name in the dict of a module.
@@ -19,15 +22,19 @@ use crate::capi::{Fallible, Raised, Ref, Slot};
 pub(crate) struct ModuleName {
     dict: Ref,
     name: Ref,
-    /// Changes of this dict are noticed, by CPython's reports or by the version number.
-    watched: Cell<bool>,
+    /// Changes of this dict are noticed, by CPython's reports or by the version number. Stored at import.
+    watched: AtomicBool,
     /// The value that the last lookup found, after `seen` changes. It is an owned reference: another watcher may change
-    /// the dict again while CPython reports a change, although the documentation forbids that.
+    /// the dict again while CPython reports a change, although the documentation forbids that. On a free-threaded build
+    /// nothing is cached, and both stay empty: a lookup is cheaper there than a lock.
     found: Slot,
     seen: Cell<u64>,
-    /// The value that the last reported change sets; null for a deletion. `None` once a lookup has found that value.
-    announced: Cell<Option<*mut ffi::PyObject>>,
+    /// The value that the last reported change sets; null for a deletion. [`NOTHING`] once a lookup has found that value.
+    announced: AtomicPtr<ffi::PyObject>,
 }
+
+/// No object has this address.
+const NOTHING: *mut ffi::PyObject = std::ptr::without_provenance_mut(1);
 
 impl ModuleName {
     /// Watches a name until the process ends. Called by the module's initialisation.
@@ -36,19 +43,21 @@ impl ModuleName {
         let this = Box::leak(Box::new(ModuleName {
             dict: dict.into_any().into(),
             name: interned(name)?,
-            watched: Cell::new(false),
+            watched: AtomicBool::new(false),
             found: Slot::empty(),
             seen: Cell::new(0),
-            announced: Cell::new(None),
+            announced: AtomicPtr::new(NOTHING),
         }));
-        this.watched.set(watching::begin(this));
+        // Relaxed: the import lock orders this before every other reader.
+        this.watched.store(watching::begin(this), Ordering::Relaxed);
         Ok(this)
     }
 
     /// The current value of the name, or a NameError.
     #[inline(always)]
     pub(crate) fn get(&self) -> Result<Ref, Raised> {
-        if self.seen.get() == changes()
+        if !FREE_THREADED
+            && self.seen.get() == changes()
             && let Some(found) = self.found.get()
         {
             return Ok(found);
@@ -60,7 +69,7 @@ impl ModuleName {
     fn look(&self) -> Result<Ref, Raised> {
         let now = changes();
         let found = self.lookup()?;
-        if self.watched.get() && self.is_settled(found.as_ptr()) {
+        if !FREE_THREADED && self.watched.load(Ordering::Relaxed) && self.is_settled(found.as_ptr()) {
             self.seen.set(now);
             // Last, because dropping the previous value may run Python code.
             self.found.set(Some(found.clone_ref()));
@@ -70,27 +79,26 @@ impl ModuleName {
 
     /// Has the last reported change been made? `found` is the value in the dict.
     fn is_settled(&self, found: *mut ffi::PyObject) -> bool {
-        match self.announced.get() {
-            Some(announced) if announced != found => false,
-            _ => {
-                self.announced.set(None);
-                true
-            }
-        }
+        // Ordering: Acquire, pairs with the Release store in `announce`. The caller has loaded the number of changes before
+        // it has looked the value up, so a change that it has not seen here changes that number.
+        let announced = self.announced.load(Ordering::Acquire);
+        let (success, failure) = (Ordering::Relaxed, Ordering::Relaxed);
+        announced == NOTHING
+            || announced == found
+                && self.announced.compare_exchange(announced, NOTHING, success, failure).is_ok()
     }
 
     /// Is the answer of [`ModuleName::get`] valid until the next change?
     pub(crate) fn has_settled(&self) -> bool {
-        // SAFETY: a module's dict and an interned string, whose comparison runs no Python code; a borrowed reference.
-        self.is_settled(unsafe { ffi::PyDict_GetItemWithError(self.dict.as_ptr(), self.name.as_ptr()) })
+        // SAFETY: a module's dict and an interned string, whose comparison runs no Python code.
+        let found = unsafe { dict_item(self.dict.as_ptr(), &self.name) };
+        self.is_settled(found.map_or(std::ptr::null_mut(), |found| found.as_ptr()))
     }
 
     fn lookup(&self) -> Result<Ref, Raised> {
-        // SAFETY: a module's dict and an interned string, whose comparison runs no Python code. The borrowed reference
-        // becomes an owned one at once.
+        // SAFETY: a module's dict and an interned string, whose comparison runs no Python code.
         unsafe {
-            let found = ffi::PyDict_GetItemWithError(self.dict.as_ptr(), self.name.as_ptr());
-            if let Some(found) = Ref::from_nullable(found) {
+            if let Some(found) = dict_item(self.dict.as_ptr(), &self.name) {
                 return Ok(found);
             }
             if ffi::PyErr_Occurred().is_null() {
@@ -111,9 +119,9 @@ mod watching {
 
     use super::{ModuleName, Raised, ffi};
 
-    /// The watched names. They are never freed. Relaxed everywhere: they are stored and read with the GIL held.
+    /// The watched names. They are never freed. Stored at import, and read in the watcher.
     static WATCHED: [AtomicPtr<ModuleName>; 8] = [const { AtomicPtr::new(null_mut()) }; 8];
-    /// Relaxed everywhere: it is read and written with the GIL held.
+    /// How many changes were announced.
     static CHANGES: AtomicU64 = AtomicU64::new(1);
     static WATCHER: OnceLock<c_int> = OnceLock::new();
 
@@ -139,11 +147,14 @@ mod watching {
     ) -> c_int {
         for place in &WATCHED {
             // SAFETY: null, or one of the names that `ModuleName::watch` has leaked.
-            let Some(name) = (unsafe { place.load(Ordering::Relaxed).as_ref() }) else { break };
+            // Ordering: Acquire, pairs with the Release store in `begin`.
+            let Some(name) = (unsafe { place.load(Ordering::Acquire).as_ref() }) else { break };
             // SAFETY: CPython passes a live key, or null if the change affects all keys.
             if name.dict.as_ptr() == dict && unsafe { is_name(key, name.name.as_ptr()) } {
-                name.announced.set(Some(value));
-                CHANGES.fetch_add(1, Ordering::Relaxed);
+                // Ordering: Release, pairs with the Acquire load in `is_settled`.
+                name.announced.store(value, Ordering::Release);
+                // Ordering: Release, pairs with the Acquire load in `changes`: who sees the number sees what was announced.
+                CHANGES.fetch_add(1, Ordering::Release);
             }
         }
         0
@@ -160,7 +171,8 @@ mod watching {
     /// A number that grows with each reported change of a watched name.
     #[inline(always)]
     pub(crate) fn changes() -> u64 {
-        CHANGES.load(Ordering::Relaxed)
+        // Ordering: Acquire, pairs with the addition in `announce`.
+        CHANGES.load(Ordering::Acquire)
     }
 
     /// Has CPython report the changes of a name. False if it cannot, because a process can have only a few watchers, or
@@ -169,12 +181,13 @@ mod watching {
         let Some(place) = WATCHED.iter().find(|place| place.load(Ordering::Relaxed).is_null()) else {
             return false;
         };
-        // SAFETY: the GIL is held, and the function lives as long as the process.
+        // SAFETY: this thread is attached, and the function lives as long as the process.
         let watcher = *WATCHER.get_or_init(|| unsafe { PyDict_AddWatcher(announce) });
         // SAFETY: a live dict, and the watcher that was added above, if there is one.
         let begun = watcher >= 0 && unsafe { ffi::PyDict_Watch(watcher, name.dict.as_ptr()) } >= 0;
         if begun {
-            place.store(std::ptr::from_ref(name).cast_mut(), Ordering::Relaxed);
+            // Ordering: Release, pairs with the Acquire load in `announce`.
+            place.store(std::ptr::from_ref(name).cast_mut(), Ordering::Release);
         } else {
             drop(Raised.take());
         }

@@ -3,6 +3,7 @@
 use pyo3::ffi;
 
 use crate::capi::fallible::interned;
+use crate::capi::shared::{code_of, dict_item};
 use crate::capi::{Raised, Ref};
 
 /// The packages whose Python functions and classes count as originals. C functions and modules always do.
@@ -27,9 +28,8 @@ pub(super) struct Code {
 impl Code {
     #[inline(always)]
     pub(super) fn is_in_place(&self) -> bool {
-        // SAFETY: `Original::of` has checked that it is a function. Its layout is in CPython's headers, and an
-        // extension is built for one version of CPython.
-        unsafe { (*self.function.as_ptr().cast::<ffi::PyFunctionObject>()).func_code == self.code.as_ptr() }
+        // SAFETY: `Original::of` has checked that it is a function.
+        unsafe { code_of(self.function.as_ptr()) == self.code.as_ptr() }
     }
 }
 
@@ -61,9 +61,8 @@ impl Original {
             }
             // `__module__` would be wrong: functools.wraps copies it.
             let globals = ffi::PyFunction_GetGlobals(function.as_ptr());
-            let home = ffi::PyDict_GetItemWithError(globals, interned("__name__")?.as_ptr());
-            let Some(home) = Ref::from_nullable(home) else { return Ok(None) };
-            let code = Ref::from_borrowed(ffi::PyFunction_GetCode(function.as_ptr()));
+            let Some(home) = dict_item(globals, &interned("__name__")?) else { return Ok(None) };
+            let code = function.getattr(&interned("__code__")?)?;
             let code = Some(Code { function, code });
             Ok(is_ours_or_pythons(&home).then_some(Original { value, code }))
         }
@@ -76,14 +75,14 @@ impl Original {
 
     /// Is `found` this value, with its original code?
     #[inline(always)]
-    pub(super) fn is(&self, found: *mut ffi::PyObject) -> bool {
-        found == self.value.as_ptr() && self.has_code()
+    pub(super) fn is(&self, found: &Ref) -> bool {
+        found.is(&self.value) && self.has_code()
     }
 
     /// Is `found` this value? Does not compare its code.
     #[inline(always)]
-    pub(super) fn is_value(&self, found: *mut ffi::PyObject) -> bool {
-        found == self.value.as_ptr()
+    pub(super) fn is_value(&self, found: &Ref) -> bool {
+        found.is(&self.value)
     }
 
     /// The Python function of this value, with its original code.

@@ -60,7 +60,7 @@ impl Part {
             Part::Module { module, names } => Ok(names.iter().all(|(name, original)| {
                 let found = module.getattr(name);
                 let found = found.unwrap_or_else(|raised| raised.take());
-                original.as_ref().is_some_and(|original| original.is(found.as_ptr()))
+                original.as_ref().is_some_and(|original| original.is(&found))
             })),
         }
     }

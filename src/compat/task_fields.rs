@@ -7,6 +7,7 @@
 use pyo3::ffi;
 
 use crate::capi::once::Once;
+use crate::capi::section::FREE_THREADED;
 use crate::capi::{Borrowed, Ref};
 
 /// Where the fields are, in bytes.
@@ -43,6 +44,10 @@ pub(crate) struct Sample {
 
 /// Looks for the fields. Without them, tasks have no names in recordings.
 pub(crate) fn init(sample: Sample) -> bool {
+    if FREE_THREADED {
+        // Another thread could replace and free what a field refers to while it is read.
+        return false;
+    }
     let Sample { step, task, name, coroutine, qualname, partial, function } = sample;
     if LAYOUT.get().is_some() {
         return true;

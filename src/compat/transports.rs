@@ -71,9 +71,7 @@ pub(crate) fn init(py: Python<'_>) -> PyResult<()> {
 /// The patch of asyncio's method that a transport of ours has to call instead of its own, if there is one.
 #[inline(always)]
 pub(crate) fn patch_of(replaced: Replaced, method: Method) -> Option<Patch> {
-    let found = CLASSES.get()?[replaced as usize].patch_of(method as usize)?;
-    // SAFETY: the class has the patch, and no Python code has run since it was found.
-    Some(Patch(unsafe { Ref::from_borrowed(found) }))
+    CLASSES.get()?[replaced as usize].patch_of(method as usize).map(Patch)
 }
 
 /// The value that a program has put in place of a method.

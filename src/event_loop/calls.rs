@@ -13,11 +13,14 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 
 use super::clock::monotonic;
+use super::core::inbox::THROUGH_INBOX;
 use super::core::loop_clock::custom_time;
-use super::core::{Core, Entry};
+use super::core::loop_ref::LoopRef;
+use super::core::{Core, Entry, closed};
 use super::futures::new_future;
 use super::handle::layout::{Deadline, Handle, HandleRef, Parts, ThreadSafeHandle, TimerHandle};
 use super::support::call_support;
+use super::turn::take_calls;
 use crate::capi::class::ClassSpec;
 use crate::capi::fallible::string;
 use crate::capi::imports::{imports, support};
@@ -66,7 +69,7 @@ fn note_caller(_: This<'_, Probe>, arguments: Arguments<'_>) {
         && arguments.keywords() == 1
         && C_KEYWORDS.load(Ordering::Relaxed).is_null()
     {
-        // Never dropped, so that no other tuple can get its address. Relaxed: written once, with the GIL held.
+        // Never dropped, so that no other tuple can get its address. Relaxed: written once, at import.
         C_KEYWORDS.store(names.to_owned().into_ptr(), Ordering::Relaxed);
     }
 }
@@ -77,7 +80,7 @@ fn c_call<'a>(
     core: &Core,
     arguments: Arguments<'a>,
 ) -> Option<(Borrowed<'a>, Option<Borrowed<'a>>, Borrowed<'a>)> {
-    // Relaxed: written once at import, under the GIL.
+    // Relaxed: written once, at import. The tuple belongs to the module `_asyncio`, and is the same one in every thread.
     if arguments.names()?.as_ptr() != C_KEYWORDS.load(Ordering::Relaxed)
         || core.instrumentation.is_active()
         || core.is_closed()
@@ -135,6 +138,7 @@ fn soon(
     if traceback.is_some() {
         handle.set_source_traceback(traceback);
     }
+    take_calls(core);
     core.ready.push(Entry::Handle(handle.clone_ref()));
     core.wake_if_parked();
     Ok(handle.into_object())
@@ -142,6 +146,7 @@ fn soon(
 
 fn call_soon(core: Loop<'_>, arguments: Arguments<'_>) -> Result<Ref, Raised> {
     if let Some((callback, argument, context)) = c_call(&core, arguments) {
+        take_calls(&core);
         core.ready.push(Entry::Call {
             callback: callback.to_owned(),
             argument: argument.map(Borrowed::to_owned),
@@ -156,16 +161,44 @@ fn call_soon(core: Loop<'_>, arguments: Arguments<'_>) -> Result<Ref, Raised> {
     }
 }
 
+/// Called outside of a section of the loop.
 fn call_soon_threadsafe(core: Loop<'_>, arguments: Arguments<'_>) -> Result<Ref, Raised> {
+    if THROUGH_INBOX
+        && core.inbox.runs_elsewhere()
+        && let Some(callback) = arguments.get(0)
+    {
+        return send_soon(core, callback, arguments);
+    }
+    core.object().hold(|| queue_soon(core, arguments))
+}
+
+/// Sends a thread-safe handle to a loop that runs in another thread.
+#[inline(never)]
+fn send_soon(core: Loop<'_>, callback: Borrowed<'_>, arguments: Arguments<'_>) -> Result<Ref, Raised> {
+    let parts = Parts {
+        // SAFETY: the object is an instance of our loop class.
+        event_loop: unsafe { LoopRef::new(core.object().to_owned()) },
+        callback: callback.to_owned(),
+        arguments: arguments.rest(1),
+        context: context_for(arguments.context("call_soon_threadsafe")?)?,
+    };
+    let handle = thread_safe_handle()(parts)?.into_object();
+    let sent = handle.bind(core.py()).unbind();
+    if core.inbox.send_call(sent) { Ok(handle) } else { Err(closed()) }
+}
+
+/// asyncio has thread-safe handles since 3.14.
+#[inline(always)]
+fn thread_safe_handle() -> fn(Parts<'_>) -> Result<HandleRef, Raised> {
+    if imports().has_thread_safe_handle { ThreadSafeHandle::create } else { Handle::create }
+}
+
+#[inline(always)]
+fn queue_soon(core: Loop<'_>, arguments: Arguments<'_>) -> Result<Ref, Raised> {
     let handle = match arguments.get(0) {
         None => by_keyword(core, arguments, "call_soon_threadsafe"),
         Some(callback) => {
-            // asyncio has thread-safe handles since 3.14.
-            let create = match imports().has_thread_safe_handle {
-                true => ThreadSafeHandle::create,
-                false => Handle::create,
-            };
-            soon(&core, callback, arguments, "call_soon_threadsafe", false, create)
+            soon(&core, callback, arguments, "call_soon_threadsafe", false, thread_safe_handle())
         }
     };
     if runs_on_another_thread(&core) {
@@ -373,7 +406,7 @@ pub(crate) const METHODS: &[Method<Core>] = &[
         call_soon,
         c"call_soon(callback, *args, context=None)\n\nCall the callback in the next iteration of the loop, in the order of the calls. Returns a Handle.",
     ),
-    Method::fast(
+    Method::outside(
         c"call_soon_threadsafe",
         call_soon_threadsafe,
         c"call_soon_threadsafe(callback, *args, context=None)\n\nThe same as call_soon, for use from other threads. Wakes the loop if it is waiting.",

@@ -7,6 +7,7 @@ use super::core::ready::NativeStep;
 use super::core::{Core, Entry};
 use super::handle::layout::{Handle, HandleRef, Parts};
 use crate::capi::call::copy_current_context;
+use crate::capi::section;
 use crate::capi::{Fallible, Fatal, Raised, Ref, Slot};
 
 /// The handle of an entry. Makes one for an entry that has none.
@@ -51,23 +52,28 @@ struct Step {
     event_loop: LoopSlot,
 }
 
-// SAFETY: the module is declared `gil_used`: used and dropped with the GIL held.
+// SAFETY: used and dropped by attached threads only; the slots are emptied in a section of the object.
 unsafe impl Send for Step {}
-// SAFETY: the GIL guards it, as for `Send`.
+// SAFETY: as for `Send`.
 unsafe impl Sync for Step {}
 
 #[pymethods]
 impl Step {
     /// The object that the function is called with, such as a transport. None once it was called.
     #[getter]
-    fn subject<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyAny>> {
-        self.object.get().map(|object| object.bind(py))
+    fn subject<'py>(slf: &Bound<'py, Self>) -> Option<Bound<'py, PyAny>> {
+        let _held = section::enter_bound(slf);
+        slf.get().object.get().map(|object| object.bind(slf.py()))
     }
 
-    fn run(&self) -> PyResult<()> {
-        let (Some(object), Some(event_loop)) = (self.object.take(), self.event_loop.take()) else {
-            return Ok(());
+    fn run(slf: &Bound<'_, Self>) -> PyResult<()> {
+        let this = slf.get();
+        let taken = {
+            let _held = section::enter_bound(slf);
+            (this.object.take(), this.event_loop.take())
         };
-        (self.run)(&object, event_loop.core()).map_err(|Fatal| Raised.into())
+        let (Some(object), Some(event_loop)) = taken else { return Ok(()) };
+        let run = || (this.run)(&object, event_loop.core());
+        event_loop.object().hold(run).map_err(|Fatal| Raised.into())
     }
 }

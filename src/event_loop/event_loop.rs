@@ -29,6 +29,7 @@ use crate::capi::call::{given_or_copied, guard};
 use crate::capi::error::{exception, raise_io};
 use crate::capi::fallible::{dict, list, py_tuple};
 use crate::capi::imports::{imports, support};
+use crate::capi::section;
 use crate::capi::{Fallible, Fatal, Raised, Ref};
 
 /// The native half of wakeloop.EventLoop.
@@ -38,14 +39,22 @@ pub(crate) struct EventLoop {
     core: Core,
 }
 
-// SAFETY: the module is declared `gil_used`, so every access holds the GIL. The blocking poll releases it; meanwhile
-// `Wakeup::polling` keeps other threads from using the poller.
+// SAFETY: used by attached threads only, each in a section of the loop; see `capi::section`. The blocking poll detaches,
+// which suspends the section; meanwhile `Wakeup::polling` keeps other threads from using the poller.
 unsafe impl Send for EventLoop {}
-// SAFETY: the GIL and `Wakeup::polling` guard it, as for `Send`.
+// SAFETY: as for `Send`.
 unsafe impl Sync for EventLoop {}
 
 impl EventLoop {
+    /// The core, in a section of the loop. Debug builds check that.
+    #[track_caller]
     pub(crate) fn core(&self) -> &Core {
+        debug_assert!(section::is_held(self.core.object()), "a loop is used outside of its critical section");
+        &self.core
+    }
+
+    /// The core, for a caller that begins a section, or that uses only what any thread may use, such as the inbox.
+    pub(crate) fn outside(&self) -> &Core {
         &self.core
     }
 
@@ -108,12 +117,14 @@ impl EventLoop {
 
     /// Look for a replaced clock and for patches again.
     fn _note_clock(&self) {
+        let _held = self.core.enter();
         self.core.look_for_patches();
     }
 
     /// The native run_forever. Returns after stop(), and raises a fatal error. The caller has made asyncio's
     /// preparations.
     fn _run(slf: &Bound<'_, Self>) -> PyResult<()> {
+        let _held = slf.get().core.enter();
         let core = &slf.get().core;
         core.check_usable()?;
         core.check_process_to_run()?;
@@ -127,6 +138,7 @@ impl EventLoop {
     /// Poll once, and queue all callbacks that are due. Returns the number of events. For a `_run_once` written in
     /// Python.
     fn _select(&self, timeout: Option<f64>) -> PyResult<usize> {
+        let _held = self.core.enter();
         self.core.check_usable()?;
         self.core.check_process_to_step()?;
         check_not_polling(&self.core)?;
@@ -136,6 +148,7 @@ impl EventLoop {
     /// Poll once, and leave events and timers for `_dispatch` and `_wake_timers`. Returns the number of events. For a
     /// `_run_once` written in Python.
     fn _poll(&self, timeout: Option<f64>) -> PyResult<usize> {
+        let _held = self.core.enter();
         self.core.check_usable()?;
         self.core.check_process_to_step()?;
         check_not_polling(&self.core)?;
@@ -144,23 +157,27 @@ impl EventLoop {
 
     /// Handle the events that `_poll` has found.
     fn _dispatch(&self) -> PyResult<()> {
+        let _held = self.core.enter();
         stepping::dispatch(&self.core).map_err(|Fatal| Raised.into())
     }
 
     /// How many seconds a `_run_once` written in Python may sleep; None for no limit. Sends buffered writes first.
     fn _wait(&self) -> PyResult<Option<f64>> {
+        let _held = self.core.enter();
         self.core.check_usable()?;
         stepping::seconds_to_sleep(&self.core).map_err(|Fatal| Raised.into())
     }
 
     /// Move the timers that are due to the ready queue.
     fn _wake_timers(&self) -> PyResult<()> {
+        let _held = self.core.enter();
         turn::make_due_timers_ready(&self.core, monotonic_nanos()).map_err(|Fatal| Raised.into())
     }
 
     /// The loop is about to sleep in a selector of the program. From now on the poller's descriptor becomes readable
     /// when another thread schedules a callback. Returns False if there is a message; then the loop must not sleep.
     fn _park(&self) -> bool {
+        let _held = self.core.enter();
         let parked = self.core.inbox.park();
         self.core.wakeup.polling.set(parked);
         if parked {
@@ -171,6 +188,7 @@ impl EventLoop {
 
     /// The loop no longer sleeps.
     fn _unpark(&self) -> PyResult<()> {
+        let _held = self.core.enter();
         self.core.heartbeat.get().turn(monotonic_nanos());
         self.core.awake();
         watch::apply_deferred(&self.core).map_err(|Fatal| Raised.into())
@@ -178,22 +196,26 @@ impl EventLoop {
 
     /// The descriptor that is readable when a poll would find something.
     fn _poller_fd(&self) -> Option<RawFd> {
+        let _held = self.core.enter();
         self.core.process.set_in_use();
         self.core.io.fd()
     }
 
     /// The poller's descriptor, for a foreign main loop in which this loop is embedded.
     fn _watched_fd(&self) -> Option<RawFd> {
+        let _held = self.core.enter();
         self.core.embed();
         self._poller_fd()
     }
 
     fn _ready_count(&self) -> Fallible<usize> {
+        let _held = self.core.enter();
         Fallible(self.core.ready.len())
     }
 
     /// Remove the next handle from the ready queue, and return it.
     fn _ready_next<'py>(slf: &Bound<'py, Self>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let _held = slf.get().core.enter();
         let (py, core) = (slf.py(), &slf.get().core);
         let Some(entry) = core.ready.pop() else { return Ok(None) };
         Ok(Some(into_handle(core, entry)?.bind(py).clone()))
@@ -201,6 +223,7 @@ impl EventLoop {
 
     /// The handles of the ready queue, which stay in it.
     fn _ready_handles<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyList>> {
+        let _held = slf.get().core.enter();
         let (py, core) = (slf.py(), &slf.get().core);
         let mut handles = Vec::new();
         for _ in 0..core.ready.len() {
@@ -214,6 +237,7 @@ impl EventLoop {
 
     /// The handles of all timers, ordered by their deadlines. A closed loop has none.
     fn _timer_handles<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+        let _held = self.core.enter();
         if self.core.is_closed() {
             return list(py, []);
         }
@@ -222,12 +246,14 @@ impl EventLoop {
 
     /// Add a handle to the ready queue, even if it is cancelled.
     fn _ready_push(&self, handle: Bound<'_, PyAny>) {
+        let _held = self.core.enter();
         self.core.ready.push(from_handle(handle.into()));
         self.core.wake_if_parked();
     }
 
     /// Wake the loop if it sleeps.
     fn _write_to_self(&self) {
+        let _held = self.core.enter();
         self.core.wake_if_parked();
     }
 
@@ -242,12 +268,14 @@ impl EventLoop {
         args: &Bound<'py, PyTuple>,
         context: Option<Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
+        let _held = slf.get().core.enter();
         add_watch(slf, fd, Direction::Read, callback, args, context)
     }
 
     /// The loop itself watches this descriptor, for signals or for the end of a child process. So it does not make a
     /// busy loop poll in every turn.
     fn _watches_itself(&self, fd: RawFd) {
+        let _held = self.core.enter();
         self.core.fds.set_internal(fd);
     }
 
@@ -259,23 +287,27 @@ impl EventLoop {
         args: &Bound<'py, PyTuple>,
         context: Option<Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
+        let _held = slf.get().core.enter();
         add_watch(slf, fd, Direction::Write, callback, args, context)
     }
 
     /// Stop watching for reading. A listener counts as a reader. True if there was one.
     fn _remove_reader(&self, fd: &Bound<'_, PyAny>) -> PyResult<bool> {
+        let _held = self.core.enter();
         let Some(fd) = possible_descriptor(&self.core, fd)? else { return Ok(false) };
         Ok(self.core.remove_listener(fd) || watch::remove(&self.core, fd, Direction::Read))
     }
 
     /// Stop watching for writing. True if there was a writer.
     fn _remove_writer(&self, fd: &Bound<'_, PyAny>) -> PyResult<bool> {
+        let _held = self.core.enter();
         let Some(fd) = possible_descriptor(&self.core, fd)? else { return Ok(false) };
         Ok(watch::remove(&self.core, fd, Direction::Write))
     }
 
     /// The native object (transport or listener) that has this descriptor, or None.
     fn _source_of<'py>(&self, py: Python<'py>, fd: RawFd) -> Option<Bound<'py, PyAny>> {
+        let _held = self.core.enter();
         self.core.fds.source(fd).map(|object| object.bind(py).clone())
     }
 
@@ -287,6 +319,7 @@ impl EventLoop {
         offset: i64,
         count: Option<i64>,
     ) -> PyResult<Bound<'py, PyAny>> {
+        let _held = self.core.enter();
         let py = sock.py();
         let action = Action::SendFile(Rc::new(FileTransfer::new(file, offset, count)));
         let sock = Ref::from(sock);
@@ -296,6 +329,7 @@ impl EventLoop {
 
     /// The state of a descriptor for the selector facade: (events, reader handle, writer handle).
     fn _watch_of<'py>(&self, py: Python<'py>, fd: RawFd) -> PyResult<Bound<'py, PyTuple>> {
+        let _held = self.core.enter();
         let events = Fallible(watch::selector_events(&self.core, fd)).into_pyobject(py)?.into_any();
         let handle =
             |direction| watch::selector_handle(&self.core, fd, direction).unwrap_or_else(Ref::none).bind(py);
@@ -304,6 +338,7 @@ impl EventLoop {
 
     /// The watched descriptors.
     fn _watched<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+        let _held = self.core.enter();
         let fds = self.core.fds.descriptors();
         let watched = fds.into_iter().filter(|&fd| watch::selector_events(&self.core, fd) != 0);
         let numbers: PyResult<Vec<_>> =
@@ -313,6 +348,7 @@ impl EventLoop {
 
     /// Close the native half. The loop is not running.
     fn _close_native(&self) {
+        let _held = self.core.enter();
         self.core.state.closed.set(true);
         self.core.clear();
         self.core.counters.unpublish();
@@ -326,6 +362,7 @@ impl EventLoop {
 
     /// Record from now on when each task ends a step, or no longer. A closed loop records nothing.
     fn _time_steps(&self, on: bool) {
+        let _held = self.core.enter();
         self.core.instrumentation.set_times_steps(on && !self.core.is_closed());
         if !on {
             self.core.step_times.clear();
@@ -334,12 +371,14 @@ impl EventLoop {
 
     /// When the task has ended its last step, on the clock of time.monotonic(); None if that was not recorded.
     fn _last_step(&self, task: Bound<'_, PyAny>) -> Option<Fallible<f64>> {
+        let _held = self.core.enter();
         self.core.step_times.of(&task.into()).map(|time| Fallible(time as f64 / 1e9))
     }
 
     /// The numbers of `wakeloop.LoopMetrics`, as a dict. Histograms are tuples: (counts, sum and maximum in
     /// nanoseconds).
     fn _metrics<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let _held = self.core.enter();
         let (core, counters) = (&self.core, &self.core.counters);
         let metrics = dict(py)?;
         let now = monotonic_nanos();
@@ -400,16 +439,19 @@ impl EventLoop {
 
     /// Forget the durations that `metrics()` has counted in histograms. Between two turns or in a callback.
     fn _reset_histograms(&self) {
+        let _held = self.core.enter();
         self.core.counters.reset_histograms(monotonic_nanos());
     }
 
     /// Is this a forked child that has not taken the loop over from its parent?
     fn _is_parents(&self) -> bool {
+        let _held = self.core.enter();
         self.core.is_parents()
     }
 
     /// Publish the counters on the shared page, under a name. False if the page has no room.
     fn _publish(&self, name: &[u8]) -> bool {
+        let _held = self.core.enter();
         let published = self.core.counters.publish(name);
         self.core.meter.set_limit(self.core.meter.limit(), published);
         published
@@ -417,6 +459,7 @@ impl EventLoop {
 
     /// Write a callback that took so many nanoseconds to the shared page.
     fn _publish_slow(&self, nanos: u64, name: &[u8]) {
+        let _held = self.core.enter();
         if let Some(slot) = self.core.counters.slot() {
             slot.record(monotonic_nanos(), nanos, name);
         }
@@ -425,6 +468,7 @@ impl EventLoop {
     /// The limit of a turn's length in seconds. Longer turns are logged, and counted as slow.
     #[getter]
     fn get_slow_turn_duration(&self) -> f64 {
+        let _held = self.core.enter();
         match self.core.meter.limit() {
             u64::MAX => f64::INFINITY,
             nanos => nanos as f64 / 1e9,
@@ -433,6 +477,7 @@ impl EventLoop {
 
     #[setter]
     fn set_slow_turn_duration(&self, seconds: &Bound<'_, PyAny>) -> PyResult<()> {
+        let _held = self.core.enter();
         let seconds = Ref::from(seconds.clone()).to_float()?;
         if seconds.is_nan() || seconds <= 0.0 {
             return Err(exception::<PyValueError>("slow_turn_duration must be a positive number of seconds"));
@@ -444,77 +489,94 @@ impl EventLoop {
 
     #[getter(_closed)]
     fn get_closed(&self) -> bool {
+        let _held = self.core.enter();
         self.core.is_closed()
     }
 
     #[setter(_closed)]
     fn set_closed(&self, value: bool) {
+        let _held = self.core.enter();
         self.core.state.closed.set(value);
     }
 
     #[getter(_stopping)]
     fn get_stopping(&self) -> bool {
+        let _held = self.core.enter();
         self.core.state.stopping.get()
     }
 
     #[setter(_stopping)]
     fn set_stopping(&self, value: bool) {
+        let _held = self.core.enter();
         self.core.state.stopping.set(value);
     }
 
     #[getter(_debug)]
     fn get_debug(&self) -> bool {
+        let _held = self.core.enter();
         self.core.is_debug()
     }
 
     #[setter(_debug)]
     fn set_debug(&self, value: &Bound<'_, PyAny>) -> PyResult<()> {
-        self.core.instrumentation.set_debug(value.is_truthy()?);
+        let _held = self.core.enter();
+        let debug = value.is_truthy()?;
+        self.core.instrumentation.set_debug(debug);
+        self.core.inbox.set_debug(debug);
         Ok(())
     }
 
     /// Set an attribute. From now on the loop uses a `time` or `call_at` that was set on it.
     fn __setattr__(slf: &Bound<'_, Self>, name: &Bound<'_, PyAny>, value: &Bound<'_, PyAny>) -> PyResult<()> {
+        let _held = slf.get().core.enter();
         set_attribute(slf, name, value.as_ptr())
     }
 
     fn __delattr__(slf: &Bound<'_, Self>, name: &Bound<'_, PyAny>) -> PyResult<()> {
+        let _held = slf.get().core.enter();
         set_attribute(slf, name, std::ptr::null_mut())
     }
 
     #[getter(_thread_id)]
     fn get_thread_id<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyAny>> {
+        let _held = self.core.enter();
         self.core.thread_id.get().map(|thread| thread.bind(py))
     }
 
     #[setter(_thread_id)]
     fn set_thread_id(&self, value: Option<Bound<'_, PyAny>>) {
+        let _held = self.core.enter();
         self.core.thread_id.set(value.map(Ref::from));
     }
 
     #[getter(_task_factory)]
     fn get_task_factory<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyAny>> {
+        let _held = self.core.enter();
         self.core.task_factory.get().map(|factory| factory.bind(py))
     }
 
     #[setter(_task_factory)]
     fn set_task_factory(&self, value: Option<Bound<'_, PyAny>>) {
+        let _held = self.core.enter();
         self.core.task_factory.set(value.map(Ref::from));
     }
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
         let mut outcome = Ok(());
-        self.core.traverse(&mut |object| {
+        let mut visit = |object: &Ref| {
             // SAFETY: `Py` and `Ref` are both transparent over a pointer that is not null.
             let object = unsafe { &*std::ptr::from_ref(object).cast::<Py<PyAny>>() };
             if outcome.is_ok() {
                 outcome = visit.call(object);
             }
-        });
+        };
+        // The collector has stopped all other threads.
+        section::alone(self.core.object(), || self.core.traverse(&mut visit));
         outcome
     }
 
     fn __clear__(&self) {
+        let _held = self.core.enter();
         self.core.clear();
         self.core.task_factory.clear();
         self.core.thread_id.clear();

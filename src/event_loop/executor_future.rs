@@ -24,6 +24,7 @@ use crate::capi::inspect::{boolean, status};
 use crate::capi::methods::{Attribute, Method, TypeSlot};
 use crate::capi::native::{self, Dealloc, This, WeakList, native_class};
 use crate::capi::once::Once;
+use crate::capi::section::FREE_THREADED;
 use crate::capi::{Borrowed, Exception, Raised, Ref, Slot};
 use crate::compat::{Class, Function};
 
@@ -103,13 +104,14 @@ impl ExecutorFuture {
 
     /// The job is no longer awaited. Returns its loop.
     fn end(&self) -> Option<LoopRef> {
-        self.event_loop.take().inspect(|event_loop| event_loop.core().inbox.end_job())
+        self.event_loop.take().inspect(|event_loop| event_loop.outside().inbox.end_job())
     }
 }
 
-/// The job is done. Called on any thread, with the GIL held.
+/// The job is done. Called on any attached thread.
 fn job_done(this: This<'_, ExecutorFuture>) -> Result<(), Raised> {
-    let Some(event_loop) = this.event_loop.get().filter(|event_loop| !event_loop.core().is_closed()) else {
+    let is_closed = |event_loop: &LoopRef| event_loop.object().hold(|| event_loop.core().is_closed());
+    let Some(event_loop) = this.event_loop.get().filter(|event_loop| !is_closed(event_loop)) else {
         return Ok(());
     };
     if KNOWN.get().is_some_and(|known| known.copies_at_once)
@@ -180,10 +182,11 @@ impl Known {
     }
 
     /// `job.add_done_callback(callback)`. Python's method holds a lock, so that the job cannot end between the check of
-    /// its state and the append to its list of callbacks. Here the GIL prevents that: nothing in between releases it.
+    /// its state and the append to its list of callbacks. Here the GIL prevents that, if there is one: nothing in between
+    /// releases it.
     fn add_done_callback(&self, job: &Ref, callback: &Ref) -> Result<(), Raised> {
         let callbacks = self.job.get(job, CALLBACKS)?;
-        if self.is_unfinished(job)? && callbacks.is_exact_list() {
+        if !FREE_THREADED && self.is_unfinished(job)? && callbacks.is_exact_list() {
             // SAFETY: a list and a live object; -1 with an error set means failure.
             return status(unsafe { ffi::PyList_Append(callbacks.as_ptr(), callback.as_ptr()) });
         }

@@ -4,7 +4,7 @@
 //! the child takes the loop over, with a new poller. This helps programs that create a loop at import, and then become
 //! a daemon or fork their workers. In all other cases the child gets a `RuntimeError`.
 //!
-//! The GIL is held, and a forked child has only one thread until it starts others.
+//! The caller is in a section of the loop, and a forked child has only one thread until it starts others.
 
 use super::core::Core;
 use super::core::io::new_poller;

@@ -17,11 +17,11 @@
 //! - [`simulation`]: what `wakeloop.testing` asks a loop
 //! - [`event_loop`]: the Python class
 //!
-//! **Ownership.** A loop's state belongs to the thread that runs the loop. Other threads use it only with the GIL held,
-//! as with asyncio's own loop, or send a message to the [`inbox`](core::inbox).
+//! **Ownership.** A loop's state belongs to the thread that runs the loop. Other threads use it in a section of the loop
+//! (see `capi::section`; with a GIL that is while they hold it), or send a message to the [`inbox`](core::inbox).
 //!
 //! **Borrows.** No state is borrowed during a call into Python. The blocking poll, `sendfile`, and sometimes
-//! `call_soon_threadsafe` release the GIL; the heads of `poll.rs` and `sock/file_transfer.rs` say what must not happen
+//! `call_soon_threadsafe` detach the thread; the heads of `poll.rs` and `sock/file_transfer.rs` say what must not happen
 //! meanwhile.
 //!
 //! This module does not know transports: a token identifies a [`Source`](source::Source).

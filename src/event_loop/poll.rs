@@ -13,6 +13,7 @@ use super::clock::{monotonic_nanos, other_threads_nanos};
 use super::core::Core;
 use super::core::gil_fairness::{Away, YIELD};
 use super::core::io::WAKER;
+use super::core::metrics::Counters;
 use super::core::poll_policy::{LONGEST_WAIT, seconds_until};
 use super::{publish, watch};
 use crate::capi::error::{Outcome, raise_io};
@@ -85,16 +86,18 @@ fn spin(core: &Core, now: u64, wait: Wait) -> Result<u64, Fatal> {
         return poll_without_gil(core, now, wait, false);
     };
     let mut found = false;
+    // Found before the thread detaches: `publish` moves the counters, in a section of the loop.
+    let counters: &Counters = &core.counters;
     let end = away_from_gil(core, now, true, false, |poller| {
         let polls = poller.spin(until, monotonic_nanos);
         let end = monotonic_nanos();
         found = poller.events().next().is_some();
         core.spins.note_spin(found, end - now);
-        core.counters.spins.add(1);
+        counters.spins.add(1);
         if found {
-            core.counters.spin_hits.add(1);
+            counters.spin_hits.add(1);
         } else {
-            core.counters.spin_lost.add(end - now);
+            counters.spin_lost.add(end - now);
         }
         Polled { end, has_waited: matches!(polls, Ok(2..)), result: polls.map(drop) }
     })?;
@@ -205,7 +208,7 @@ fn away_from_gil(
     core.wakeup.polling.set(true);
     let heartbeat = core.heartbeat.get();
     heartbeat.idle();
-    // SAFETY: the GIL is held. Between the two calls only the poller, which is borrowed, the heartbeat and what `poll`
+    // SAFETY: this thread is attached. Between the two calls only the poller, which is borrowed, the heartbeat and what `poll`
     // uses are used. All of it is plain Rust.
     let (Polled { end, has_waited, result }, away) = unsafe {
         let state = ffi::PyEval_SaveThread();
@@ -269,6 +272,6 @@ fn queue_events(core: &Core, poller: &Poller, polled: io::Result<()>) -> Result<
 
 /// Runs pending Python signal handlers. Their exceptions leave run_forever, as in asyncio, where `select` raises them.
 pub(super) fn run_signal_handlers() -> Result<(), Fatal> {
-    // SAFETY: the GIL is held.
+    // SAFETY: this thread is attached.
     if unsafe { ffi::PyErr_CheckSignals() } == 0 { Ok(()) } else { Err(Fatal) }
 }

@@ -16,6 +16,7 @@ use pyo3::prelude::*;
 use super::core::Core;
 use super::naming;
 use crate::capi::error::{exception, raise_io};
+use crate::capi::section::FREE_THREADED;
 use crate::capi::{Borrowed, Fallible, Fatal, Ref};
 use crate::compat::task_fields::{self, Sample};
 use crate::recorder::event::{Kind, duration};
@@ -29,7 +30,7 @@ struct Running {
     thread: u64,
 }
 
-// SAFETY: the core is used only with the GIL held.
+// SAFETY: the core is used only with the GIL held; without a GIL, not at all.
 unsafe impl Send for Running {}
 
 /// The loops that run.
@@ -58,6 +59,10 @@ pub(super) fn refresh(core: &Core, thread: u64) {
 }
 
 fn refresh_all() {
+    if FREE_THREADED {
+        // There is no recording, and the other loops' cores belong to their threads.
+        return;
+    }
     for Running { core, thread } in &*running() {
         // SAFETY: a loop that runs lives, and is removed here before its run ends. The GIL is held, and no borrow of
         // the core's state lasts while another thread has it.
@@ -131,6 +136,12 @@ impl PyRecording {
     /// Starts a recording. With `replace` it takes the place of the one of the parent process.
     #[new]
     fn new(size: usize, replace: bool) -> PyResult<PyRecording> {
+        if FREE_THREADED {
+            // The loops share one ring, which has one writer at a time, and read fields of tasks and functions.
+            return Err(exception::<PyRuntimeError>(
+                "there is no recorder on a free-threaded build of Python",
+            ));
+        }
         let started = recording::start(size, replace);
         refresh_all();
         match started {

@@ -19,17 +19,18 @@ use std::mem;
 
 use super::clock::{monotonic_nanos, ticks};
 use super::core::heartbeat::{Heartbeat, NOBODY};
-use super::core::inbox::Message;
+use super::core::inbox::{Call, Message, THROUGH_INBOX};
 use super::core::run_state::Phase;
 use super::core::turn_meter::Batch;
 use super::core::{Core, Entry};
 use super::dispatch::dispatch_all;
+use super::handle::layout::HandleRef;
 use super::poll::poll;
 use super::recording;
 use super::run::run_next;
 use super::slow::{end_turn, note_delay, note_part};
 use crate::capi::error::Outcome;
-use crate::capi::{Fatal, Raised};
+use crate::capi::{Fatal, Raised, Ref};
 use crate::reactor::{Event, Readiness};
 use crate::recorder::event::Kind;
 
@@ -69,6 +70,7 @@ impl Running<'_> {
         core.counters.started.set(now);
         core.meter.begin_run(now, ticks());
         core.state.enter(Phase::Running);
+        core.inbox.set_running(true);
         core.polls.begin_run();
         core.begin_turns();
         core.heartbeat.set(Heartbeat::begin(core.object()));
@@ -81,6 +83,7 @@ impl Drop for Running<'_> {
     fn drop(&mut self) {
         let core = self.0;
         core.state.enter(Phase::Idle);
+        core.inbox.set_running(false);
         if core.is_parents() {
             core.process.set_in_use();
         }
@@ -151,9 +154,30 @@ fn poll_or_skip(core: &Core, clock: u64) -> Result<u64, Fatal> {
 /// Delivers the messages of other threads.
 #[inline(always)]
 pub(super) fn deliver_messages(core: &Core) -> Result<(), Fatal> {
-    match core.inbox.take() {
+    // In this order: see `SideList`.
+    let messages = core.inbox.take();
+    take_calls(core);
+    match messages {
         Some(messages) => deliver(core, messages),
         None => Ok(()),
+    }
+}
+
+/// Pushes the callbacks into the ready queue that other threads have sent. Called before the loop pushes one of its own.
+#[inline(always)]
+pub(super) fn take_calls(core: &Core) {
+    if THROUGH_INBOX && let Some(calls) = core.inbox.take_calls() {
+        push_calls(core, calls);
+    }
+}
+
+#[inline(never)]
+fn push_calls(core: &Core, calls: Vec<Call>) {
+    let event_loop = core.this();
+    for call in calls {
+        if let Ok(handle) = HandleRef::new(Ref::from(call.into_bound(event_loop.py()))) {
+            core.ready.push(Entry::Handle(handle));
+        }
     }
 }
 

@@ -9,10 +9,14 @@
 //! lock, because a message may do anything when it is dropped. It drops the waker too, and uses it no more.
 
 mod shim;
+#[cfg(any(feature = "python", all(test, any(wakeloop_loom, wakeloop_shuttle))))]
+mod side_list;
 
 use std::sync::atomic::Ordering;
 
-use shim::{AtomicBool, AtomicU8, Mutex, MutexGuard};
+use shim::{AtomicBool, AtomicU8, Mutex, lock};
+#[cfg(any(feature = "python", all(test, any(wakeloop_loom, wakeloop_shuttle))))]
+pub(crate) use side_list::SideList;
 
 #[cfg(all(test, any(wakeloop_loom, wakeloop_shuttle)))]
 #[path = "../../tests/models/mailbox.rs"]
@@ -152,11 +156,6 @@ impl<M, W: Wake> Mailbox<M, W> {
         self.filled.store(false, Ordering::Relaxed);
         drop((messages, old));
     }
-}
-
-/// Locks a mutex, even if it is poisoned: pushing to a Vec cannot panic half-way.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
 impl<M, W> std::fmt::Debug for Mailbox<M, W> {

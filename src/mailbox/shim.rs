@@ -16,6 +16,11 @@ cfg_select! {
     }
 }
 
+/// Locks a mutex, even if it is poisoned: pushing to a Vec cannot panic half-way.
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
 #[cfg(all(test, any(wakeloop_loom, wakeloop_shuttle)))]
 #[path = "../../tests/models/shim.rs"]
 pub(super) mod model;

@@ -93,7 +93,7 @@ impl EchoServer {
 
     /// Stop listening and close every connection. Closing twice is fine.
     fn close(&self) {
-        // Ordering: Relaxed. The flag is for Python code only, which has the GIL.
+        // Ordering: Relaxed. The flag is for Python code only, and orders nothing.
         self.stopped.store(true, Ordering::Relaxed);
         self.serving.abort();
     }

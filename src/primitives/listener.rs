@@ -17,6 +17,7 @@ use super::tcp_stream::TcpStream;
 use crate::bridge::awaitable::{Operation, Outcome};
 use crate::capi::Fallible;
 use crate::capi::native::native_class;
+use crate::capi::section;
 
 /// A TCP socket that listens, or one for each address of a name. Made by TcpListener.bind.
 ///
@@ -30,9 +31,9 @@ pub(crate) struct TcpListener {
     limit: usize,
 }
 
-// SAFETY: used with the GIL held only (the module is `gil_used`).
+// SAFETY: used by attached threads only, each in a section of the object; see `capi::section`.
 unsafe impl Send for TcpListener {}
-// SAFETY: used with the GIL held only (the module is `gil_used`).
+// SAFETY: as for `Send`.
 unsafe impl Sync for TcpListener {}
 
 #[derive(Debug)]
@@ -121,8 +122,9 @@ impl TcpListener {
 
     /// Wait for a connection. Awaitable; gives a TcpStream. Raises ConnectionAbortedError if the listener is closed
     /// meanwhile, OSError if descriptors run out.
-    fn accept<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        self.next(py, false)
+    fn accept<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        let _held = section::enter_bound(slf);
+        slf.get().next(slf.py(), false)
     }
 
     fn __aiter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
@@ -130,11 +132,12 @@ impl TcpListener {
     }
 
     /// The next connection. Closing the listener ends the iteration.
-    fn __anext__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        if !self.socket.is_open() {
+    fn __anext__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        let (this, _held) = (slf.get(), section::enter_bound(slf));
+        if !this.socket.is_open() {
             return Err(PyStopAsyncIteration::new_err(()));
         }
-        self.next(py, true)
+        this.next(slf.py(), true)
     }
 
     /// The port that it listens on.
@@ -149,8 +152,9 @@ impl TcpListener {
         self.socket.host()
     }
 
-    fn __repr__(&self) -> Fallible<String> {
-        Fallible(self.socket.repr())
+    fn __repr__(slf: &Bound<'_, Self>) -> Fallible<String> {
+        let _held = section::enter_bound(slf);
+        Fallible(slf.get().socket.repr())
     }
 }
 

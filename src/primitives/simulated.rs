@@ -16,7 +16,7 @@ static ACTIVE: AtomicBool = AtomicBool::new(false);
 /// Says whether a testing loop runs. `wakeloop.testing` calls this.
 #[pyfunction]
 pub(super) fn _simulate(active: bool) {
-    // Relaxed: written and read with the GIL held.
+    // Relaxed: nothing else is published with it, and the thread that runs the testing loop has written it itself.
     ACTIVE.store(active, Ordering::Relaxed);
 }
 

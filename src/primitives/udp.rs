@@ -18,6 +18,7 @@ use crate::bridge::awaitable::{Operation, Outcome};
 use crate::capi::error::exception;
 use crate::capi::fallible::py_tuple;
 use crate::capi::native::native_class;
+use crate::capi::section;
 use crate::capi::sockaddr::internet_to_python;
 use crate::capi::{Fallible, Ref};
 use crate::runtime::net::{self, Target};
@@ -36,9 +37,9 @@ pub(crate) struct UdpSocket {
     local: SocketAddr,
 }
 
-// SAFETY: used with the GIL held only (the module is `gil_used`).
+// SAFETY: used by attached threads only, each in a section of the object; see `capi::section`.
 unsafe impl Send for UdpSocket {}
-// SAFETY: used with the GIL held only (the module is `gil_used`).
+// SAFETY: as for `Send`.
 unsafe impl Sync for UdpSocket {}
 
 #[derive(Debug)]
@@ -173,30 +174,34 @@ impl UdpSocket {
 
     /// Send a datagram to the peer of a connected socket. Awaitable. Raises ConnectionRefusedError if the peer
     /// refused an earlier one.
-    fn send<'py>(&self, data: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
-        self.send_data(data.py(), "UdpSocket.send", data, None)
+    fn send<'py>(slf: &Bound<'py, Self>, data: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+        let _held = section::enter_bound(slf);
+        slf.get().send_data(data.py(), "UdpSocket.send", data, None)
     }
 
     /// Send a datagram to address, (host, port). Awaitable.
     fn send_to<'py>(
-        &self,
+        slf: &Bound<'py, Self>,
         data: &Bound<'py, PyAny>,
         address: &Bound<'py, PyAny>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        self.send_data(data.py(), "UdpSocket.send_to", data, Some(target(address)?))
+        let _held = section::enter_bound(slf);
+        slf.get().send_data(data.py(), "UdpSocket.send_to", data, Some(target(address)?))
     }
 
     /// Receive a datagram, of any length. Awaitable; gives bytes. Raises ConnectionAbortedError if the socket is
     /// closed meanwhile.
-    fn recv<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        self.receive(py, "UdpSocket.recv", |py, (data, _)| {
+    fn recv<'py>(slf: &Bound<'py, Self>, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let _held = section::enter_bound(slf);
+        slf.get().receive(py, "UdpSocket.recv", |py, (data, _)| {
             Ok(Fallible(&data[..]).into_pyobject(py)?.into_any().unbind())
         })
     }
 
     /// As recv; gives (bytes, address of the sender).
-    fn recv_from<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        self.receive(py, "UdpSocket.recv_from", |py, (data, sender)| {
+    fn recv_from<'py>(slf: &Bound<'py, Self>, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let _held = section::enter_bound(slf);
+        slf.get().receive(py, "UdpSocket.recv_from", |py, (data, sender)| {
             let data = Fallible(&data[..]).into_pyobject(py)?.into_any();
             Ok(py_tuple(py, [data, internet_to_python(&sender)?.bind(py)])?.into_any().unbind())
         })
@@ -214,8 +219,9 @@ impl UdpSocket {
         self.socket.host()
     }
 
-    fn __repr__(&self) -> Fallible<String> {
-        Fallible(self.socket.repr())
+    fn __repr__(slf: &Bound<'_, Self>) -> Fallible<String> {
+        let _held = section::enter_bound(slf);
+        Fallible(slf.get().socket.repr())
     }
 }
 

@@ -47,9 +47,9 @@ pub(crate) struct Connecting {
     reported: Cell<Readiness>,
 }
 
-// SAFETY: the module is declared `gil_used`, so every access holds the GIL.
+// SAFETY: used by attached threads only, each in a section of the loop; see `capi::section`.
 unsafe impl Send for Connecting {}
-// SAFETY: the GIL guards it, as for `Send`.
+// SAFETY: as for `Send`.
 unsafe impl Sync for Connecting {}
 
 /// The address to connect to, if host and port are numeric and of plain types. The rules are asyncio's for addresses
@@ -81,6 +81,7 @@ pub(crate) fn connect<'py>(
     port: &Bound<'py, PyAny>,
     family: &Bound<'py, PyAny>,
 ) -> PyResult<Option<Bound<'py, Connecting>>> {
+    let _held = event_loop.get().outside().enter();
     let target = family
         .extract()
         .ok()
@@ -112,6 +113,7 @@ impl Connecting {
     /// The future that completes when the socket is connected; None if it is connected.
     #[getter]
     fn waiter<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyAny>> {
+        let _held = self.core().enter();
         self.waiter.get().map(|waiter| waiter.bind(py).clone())
     }
 
@@ -122,6 +124,7 @@ impl Connecting {
         protocol: Bound<'py, PyAny>,
         waiter: Bound<'py, PyAny>,
     ) -> PyResult<Bound<'py, PyAny>> {
+        let _held = self.core().enter();
         let fd = self.fd.get();
         if fd < 0 {
             return Err(raise_errno(libc::EBADF).into());
@@ -146,11 +149,12 @@ impl Connecting {
 
     /// Closes the socket.
     fn close(&self) {
+        let core = self.core();
+        let _held = core.enter();
         let fd = self.fd.replace(-1);
         if fd < 0 {
             return;
         }
-        let core = self.core();
         // Dropped at the end, because the table may have the last reference to this object.
         let entry = (core.fds.token(fd) == self.token.get()).then(|| core.fds.remove(fd));
         match self.socket.take() {

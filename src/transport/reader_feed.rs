@@ -18,6 +18,7 @@ use super::streams::{self, Reader};
 use crate::capi::byte_array::ByteArray;
 use crate::capi::inspect::clear_error;
 use crate::capi::once::Once;
+use crate::capi::section::FREE_THREADED;
 use crate::capi::{Raised, Ref};
 use crate::compat::Class;
 use crate::event_loop::core::Core;
@@ -53,9 +54,9 @@ pub(crate) fn is_fed(protocol: &Ref) -> bool {
 /// No Python code runs before the data is copied, except for descriptors that a program has set as attributes.
 #[inline(always)]
 pub(crate) fn feed(reader: &Ref, core: &Core, data: &[u8]) -> Result<bool, Raised> {
-    if let Some(native) = open_reader(reader) {
-        native.push(data, Some(&core.bytes_cache))?;
-        return Ok(true);
+    let fed = reader.hold(|| open_reader(reader).map(|native| native.push(data, Some(&core.bytes_cache))));
+    if let Some(fed) = fed {
+        return fed.map(|()| true);
     }
     let Some((classes, buffer)) = buffer_of(reader, data.len()) else { return Ok(false) };
     buffer.extend(data)?;
@@ -83,9 +84,12 @@ enum Owner {
 /// if `large` data is expected. `None` if the data has to be received elsewhere.
 #[inline(always)]
 pub(crate) fn room(reader: &Ref, large: bool) -> Option<Result<Room, Raised>> {
-    if let Some(native) = open_reader(reader) {
-        let room = native.room()?;
-        return Some(room.map(|room| Room { place: room.place, size: room.size, owner: Owner::Native }));
+    if FREE_THREADED {
+        // Another thread could use the memory before it is filled.
+        return None;
+    }
+    if let Some(room) = reader.hold(|| open_reader(reader).map(Reader::room)) {
+        return Some(room?.map(|room| Room { place: room.place, size: room.size, owner: Owner::Native }));
     }
     large.then(|| room_in_buffer(reader))?.map(Ok)
 }
@@ -111,7 +115,9 @@ impl Room {
         match self.owner {
             Owner::Native if count == 0 => Ok(()),
             // `open_reader` cannot fail here: no code has run since the room was reserved.
-            Owner::Native => open_reader(reader).map_or(Ok(()), |native| native.filled(count)),
+            Owner::Native => {
+                reader.hold(|| open_reader(reader).map_or(Ok(()), |native| native.filled(count)))
+            }
             Owner::Asyncio(class, buffer, length) => {
                 buffer.resize(length + count)?;
                 if count == 0 { Ok(()) } else { wake(class, reader) }
@@ -122,7 +128,7 @@ impl Room {
 
 /// How many bytes have to arrive before a read of a native reader does anything; 0 if any number is enough.
 pub(crate) fn missing(reader: &Ref) -> usize {
-    open_reader(reader).map_or(0, Reader::missing)
+    reader.hold(|| open_reader(reader).map_or(0, Reader::missing))
 }
 
 /// The fields of a plain native reader that has not ended.
@@ -159,6 +165,10 @@ pub(crate) fn reader_of(protocol: &Ref) -> Option<Ref> {
 /// transport.
 #[inline(always)]
 fn buffer_of(reader: &Ref, size: usize) -> Option<(&'static Classes, ByteArray)> {
+    if FREE_THREADED {
+        // Another thread could change the bytearray between two of the steps.
+        return None;
+    }
     let classes = CLASSES.get()?;
     let buffer = unless_error((|| {
         let class = &classes.reader;

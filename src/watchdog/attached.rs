@@ -74,7 +74,7 @@ pub(super) fn task_name(event_loop: &Bound<'_, PyAny>) -> Option<String> {
 
 /// Does the interpreter still have this thread state?
 pub(super) fn is_alive(_attached: Python<'_>, thread: usize) -> bool {
-    // SAFETY: the GIL is held. Other threads may enter the list at its head without it, and leave it with it.
+    // SAFETY: this thread is attached. Other threads may enter the list at its head without it, and leave it with it.
     unsafe {
         let mut next = ffi::PyInterpreterState_ThreadHead(ffi::PyInterpreterState_Get());
         while !next.is_null() && next.addr() != thread {
@@ -87,7 +87,7 @@ pub(super) fn is_alive(_attached: Python<'_>, thread: usize) -> bool {
 /// A module that the program has imported.
 fn module<'py>(py: Python<'py>, name: &str) -> Option<Bound<'py, PyAny>> {
     let name = Fallible(name).into_pyobject(py).ok()?;
-    // SAFETY: the GIL is held; an owned reference, or null with or without an error.
+    // SAFETY: this thread is attached; an owned reference, or null with or without an error.
     let module = unsafe { Ref::from_owned(ffi::PyImport_GetModule(name.as_ptr())) };
     if module.is_none() {
         PyErr::take(py);

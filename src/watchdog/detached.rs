@@ -54,7 +54,7 @@ pub(super) fn prepare(py: Python<'_>) {
 }
 
 fn is_right(py: Python<'_>, memory: &Memory, layout: &Layout) -> bool {
-    // SAFETY: the GIL is held.
+    // SAFETY: this thread is attached.
     let state = unsafe { ffi::PyThreadState_Get() };
     let Some(Holder::Thread(thread)) = holder(memory, layout) else { return false };
     // SAFETY: this thread's own state.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 use super::shim::model::{AtomicUsize, Mutex, block_on, check, thread};
-use super::{Mailbox, Wake};
+use super::{Mailbox, SideList, Wake};
 
 /// What the owner waits for, as for an eventfd: a wake before the wait ends it at once. It counts its uses, and knows
 /// whether it was dropped.
@@ -125,6 +125,37 @@ fn a_mailbox_that_closes_drops_each_message_once_and_wakes_nobody() {
         assert!(received <= 2);
         assert_eq!(ended.load(SeqCst), 2);
         assert!(mailbox.take().is_none_or(|messages| messages.is_empty()));
+    });
+}
+
+/// As the inbox of a loop does for handles. The owner also takes items at other times.
+#[test]
+fn items_of_a_side_list_all_reach_an_owner_that_parks() {
+    check(|| {
+        let (signal, ended) = (Signal::new(), Arc::new(AtomicUsize::new(0)));
+        let shared = Arc::new((Mailbox::new(signal.clone()), SideList::new()));
+        let senders = [(1, 2), (2, 1)].map(|(sender, count)| {
+            let (shared, ended) = (shared.clone(), ended.clone());
+            thread::spawn(move || {
+                for number in 0..count {
+                    assert!(shared.1.push((sender, number)));
+                    shared.0.send(Message { sender, number, ended: ended.clone() });
+                }
+            })
+        });
+        let (mailbox, side) = &*shared;
+        let mut received = side.take().unwrap_or_default();
+        while received.len() < 3 {
+            let messages = mailbox.take();
+            received.extend(side.take().unwrap_or_default());
+            if messages.is_none() && received.len() < 3 && mailbox.park() {
+                signal.wait();
+                mailbox.unpark();
+            }
+        }
+        senders.into_iter().for_each(|sender| sender.join().unwrap());
+        let of = |name| received.iter().filter(move |(sender, _)| *sender == name).map(|(_, number)| *number);
+        assert_eq!((of(1).collect(), of(2).collect()), (vec![0, 1], vec![0]));
     });
 }
 

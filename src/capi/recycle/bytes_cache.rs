@@ -12,6 +12,7 @@ use smallvec::SmallVec;
 use crate::capi::buffer::{self, RawBytes};
 use crate::capi::error::Raised;
 use crate::capi::object::Ref;
+use crate::capi::section::REUSES;
 
 /// Shorter objects are not kept, because the allocator is as fast.
 const SHORTEST: usize = 512;
@@ -37,6 +38,9 @@ impl BytesCache {
 
     #[inline(always)]
     fn take(&self, size: usize) -> Option<RawBytes> {
+        if !REUSES {
+            return None;
+        }
         if size != self.length.get() {
             self.expect(size);
             return None;
@@ -75,6 +79,9 @@ impl BytesCache {
     /// Keeps an object that was delivered or sent, for a later message, if this is the last reference to it.
     #[inline(always)]
     pub(crate) fn keep(&self, data: Ref) {
+        if !REUSES {
+            return;
+        }
         let size = self.length.get();
         if data.is_unique() && data.exact_bytes().is_some_and(|content| content.len() == size) {
             let mut objects = self.objects.borrow_mut();
@@ -87,7 +94,7 @@ impl BytesCache {
     /// Keeps objects that were sent completely, as [`BytesCache::keep`] does.
     #[inline(always)]
     pub(crate) fn keep_all(&self, sent: &mut SmallVec<[Ref; 2]>) {
-        if self.length.get() != 0 {
+        if REUSES && self.length.get() != 0 {
             while let Some(data) = sent.pop() {
                 self.keep(data);
             }

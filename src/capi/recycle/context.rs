@@ -25,6 +25,7 @@ use crate::capi::error::Raised;
 use crate::capi::fallible::string;
 use crate::capi::inspect::clear_error;
 use crate::capi::object::{Borrowed, Ref, Slot};
+use crate::capi::section::REUSES;
 
 /// Where the two private fields are, in bytes.
 #[derive(Clone, Copy, Debug)]
@@ -37,7 +38,7 @@ struct Layout {
 
 /// The layout of this version of CPython, for the versions whose source was read.
 const fn known_layout() -> Option<Layout> {
-    if cfg!(Py_GIL_DISABLED) || !cfg!(target_pointer_width = "64") || cfg!(Py_3_16) || cfg!(not(Py_3_11)) {
+    if !REUSES || !cfg!(target_pointer_width = "64") || cfg!(Py_3_16) || cfg!(not(Py_3_11)) {
         None
     } else if cfg!(Py_3_15) {
         Some(Layout { current: 232, variables: 24 })
@@ -48,7 +49,7 @@ const fn known_layout() -> Option<Layout> {
     }
 }
 
-/// What the self-test has found. Guarded by the GIL.
+/// What the self-test has found. Guarded by the GIL; without a GIL nothing is ever found.
 struct State {
     layout: Cell<Option<Layout>>,
     /// The type of the variables. The empty ones keep it alive.
@@ -58,7 +59,7 @@ struct State {
     scratch: Slot,
 }
 
-// SAFETY: touched only with the GIL held.
+// SAFETY: touched only with the GIL held; without a GIL it is never written.
 unsafe impl Sync for State {}
 
 static STATE: State = State {
@@ -80,7 +81,7 @@ impl Layout {
     /// The current Context of this thread, borrowed, or null.
     ///
     /// # Safety
-    /// The layout is the interpreter's, and the GIL is held.
+    /// The layout is the interpreter's, and this thread is attached.
     #[inline(always)]
     unsafe fn current(self) -> *mut ffi::PyObject {
         // SAFETY: the caller's contract; the thread state of an attached thread is not null.
@@ -253,6 +254,9 @@ fn self_test(layout: Layout) -> Result<Option<Ref>, Raised> {
 /// Switches the scratch context off, or on again if the self-test passes. This is for tests. Returns whether it is
 /// on.
 pub(crate) fn enable(on: bool) -> bool {
+    if !REUSES {
+        return false;
+    }
     STATE.layout.set(None);
     if on {
         init();

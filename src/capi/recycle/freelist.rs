@@ -4,6 +4,8 @@ use std::cell::UnsafeCell;
 
 use pyo3::ffi;
 
+use crate::capi::section::REUSES;
+
 /// Memory of one class, whose instances all have the same size. What does not fit goes back to the allocator.
 #[derive(Debug)]
 pub(crate) struct Freelist {
@@ -11,7 +13,7 @@ pub(crate) struct Freelist {
     most: usize,
 }
 
-// SAFETY: touched only with the GIL held, and never across a call that could release it.
+// SAFETY: touched only with the GIL held, and never across a call that could release it; without a GIL, not at all.
 unsafe impl Sync for Freelist {}
 
 impl Freelist {
@@ -27,6 +29,9 @@ impl Freelist {
     /// `class` is the one class of this list.
     #[inline(always)]
     pub(crate) unsafe fn take(&self, class: *mut ffi::PyTypeObject) -> Option<*mut ffi::PyObject> {
+        if !REUSES {
+            return None;
+        }
         // SAFETY: the GIL is held, and the memory is of a dead object of this class.
         unsafe { (*self.objects.get()).pop().map(|object| ffi::PyObject_Init(object, class)) }
     }
@@ -38,6 +43,9 @@ impl Freelist {
     /// weak references, and holding nothing. The caller drops the reference to the class.
     #[inline(always)]
     pub(crate) unsafe fn keep(&self, object: *mut ffi::PyObject) -> bool {
+        if !REUSES {
+            return false;
+        }
         // SAFETY: the GIL is held, and no Python code runs inside.
         let objects = unsafe { &mut *self.objects.get() };
         if objects.len() >= self.most {

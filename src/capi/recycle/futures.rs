@@ -16,6 +16,7 @@ use crate::capi::future::is_asyncios;
 use crate::capi::imports::imports;
 use crate::capi::object::Ref;
 use crate::capi::once::Once;
+use crate::capi::section::REUSES;
 
 /// The list is long enough to serve 64 connections in a turn without an allocation.
 static DEAD: Freelist = Freelist::new(64);
@@ -23,7 +24,7 @@ static DEAD: Freelist = Freelist::new(64);
 /// Drops an object. The memory of a future of asyncio's own class, to which this is the last reference, is kept.
 #[inline(always)]
 pub(crate) fn drop_future(object: Ref) {
-    if object.is_unique() && is_asyncios(&object) {
+    if REUSES && object.is_unique() && is_asyncios(&object) {
         end(object);
     }
 }
@@ -53,7 +54,7 @@ fn end(future: Ref) {
             ffi::PyObject_GC_Del(object.cast());
         }
         // Instances of a static type, as this one is in 3.11, hold no reference to it.
-        if cfg!(Py_3_12) || (*class).tp_flags & ffi::Py_TPFLAGS_HEAPTYPE != 0 {
+        if cfg!(Py_3_12) || ffi::PyType_HasFeature(class, ffi::Py_TPFLAGS_HEAPTYPE) != 0 {
             ffi::Py_DECREF(class.cast());
         }
     }
@@ -90,7 +91,7 @@ unsafe fn words(object: &Ref, places: [isize; 2]) -> [usize; 2] {
 
 /// Finds out where futures have their attributes and weak references. Called once, by the module's initialisation.
 pub(crate) fn init(py: Python<'_>, event_loop: &Ref) {
-    if let Ok(Some(places)) = self_test(py, event_loop) {
+    if REUSES && let Ok(Some(places)) = self_test(py, event_loop) {
         PLACES.set(places);
     }
 }

@@ -16,8 +16,9 @@
 //! immutable. The objects have no finalizer and cannot be part of a dead cycle, so the collector's order is the same.
 //!
 //! What a forked child inherits is its own copy. All state here belongs to the process and not to a loop, unless its
-//! file says otherwise: objects die in any thread and after their loop. The GIL guards it; without a GIL it would be
-//! per thread, as CPython's freelists are.
+//! file says otherwise: objects die in any thread and after their loop. The GIL guards it. On a free-threaded build
+//! nothing is reused ([`REUSES`](super::section::REUSES)): a reference count does not tell there whether another thread is about to look at an
+//! object, and the interpreter's allocator has a heap for each thread.
 //!
 //! Buffers that are not Python objects are reused in `event_loop::core::scratch`. Their content is copied before
 //! Python code runs, or one call at a time uses them.

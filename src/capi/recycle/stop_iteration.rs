@@ -16,9 +16,10 @@ use pyo3::ffi;
 use crate::capi::error::{Raised, raise};
 use crate::capi::exceptions::Exception;
 use crate::capi::object::{Borrowed, Ref, Slot};
+use crate::capi::section::REUSES;
 
 struct Stop(Slot);
-// SAFETY: touched only with the GIL held.
+// SAFETY: touched only with the GIL held; without a GIL, not at all.
 unsafe impl Sync for Stop {}
 static STOP: Stop = Stop(Slot::empty());
 
@@ -29,7 +30,7 @@ pub(crate) fn end_await(awaitable: Borrowed<'_>, by_hand: bool, value: Ref) -> R
     if value.is_none() {
         return Raised;
     }
-    if !by_hand && awaitable.is_unique() && (value.is_exact_bytes() || value.is_exact_int()) {
+    if REUSES && !by_hand && awaitable.is_unique() && (value.is_exact_bytes() || value.is_exact_int()) {
         raise_shared(value)
     } else {
         raise_stop(value)
@@ -74,6 +75,9 @@ fn raise_shared(value: Ref) -> Raised {
 /// Drops the value that the shared exception carries. Called when an awaitable is freed.
 #[inline(always)]
 pub(crate) fn forget_value() {
+    if !REUSES {
+        return;
+    }
     let stop = STOP.0.as_ptr();
     // SAFETY: null, or an exception that the slot owns; the layout is public.
     if stop.is_null() || unsafe { (*stop.cast::<ffi::PyStopIterationObject>()).value == ffi::Py_None() } {

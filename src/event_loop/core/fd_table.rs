@@ -14,7 +14,7 @@ use std::rc::Rc;
 use pyo3::ffi;
 
 use super::watched_fd::{Direction, WatchedFd};
-use crate::capi::{Fatal, Ref};
+use crate::capi::{Fatal, Ref, shared};
 use crate::reactor::{Readiness, Token};
 
 const _: () = assert!(size_of::<usize>() == 8, "a token packs two 32-bit numbers into one word");
@@ -83,12 +83,14 @@ pub(crate) enum SourceRef {
 }
 
 impl<C> SourceEntry<C> {
+    /// The object. `None` if it is being deallocated by another thread, which will remove it. The result may be the last
+    /// reference, so it is not dropped while the table is borrowed.
     #[inline(always)]
-    fn get(&self) -> Ref {
+    fn get(&self) -> Option<Ref> {
         match &self.object {
-            SourceRef::Owned(object) => object.clone_ref(),
-            // SAFETY: GIL held. The object is alive: see [`FdTable::set_owned`].
-            SourceRef::Borrowed(object) => unsafe { Ref::from_borrowed(*object) },
+            SourceRef::Owned(object) => Some(object.clone_ref()),
+            // SAFETY: the object is in memory: see [`FdTable::set_owned`].
+            SourceRef::Borrowed(object) => unsafe { shared::try_ref(*object) },
         }
     }
 }
@@ -234,7 +236,7 @@ impl<C> FdTable<C> {
     /// The transport or listener that has a descriptor.
     pub(crate) fn source(&self, fd: RawFd) -> Option<Ref> {
         let (object, status) = match self.entries.borrow().get(fd as usize) {
-            Some(Entry { kind: Kind::Source(source), .. }) => (source.get(), source.status),
+            Some(Entry { kind: Kind::Source(source), .. }) => (source.get()?, source.status),
             _ => return None,
         };
         (!status(&object).detached).then_some(object)
@@ -242,17 +244,18 @@ impl<C> FdTable<C> {
 
     /// The states of all transports and listeners.
     pub(crate) fn statuses(&self) -> Vec<Status> {
-        let status = |entry: &Entry<C>| match &entry.kind {
-            Kind::Source(source) => Some((source.status)(&source.get())),
+        let found = |entry: &Entry<C>| match &entry.kind {
+            Kind::Source(source) => Some((source.get()?, source.status)),
             _ => None,
         };
-        self.entries.borrow().iter().filter_map(status).collect()
+        let sources: Vec<_> = self.entries.borrow().iter().filter_map(found).collect();
+        sources.iter().map(|(object, status)| status(object)).collect()
     }
 
     /// All transports and listeners.
     pub(crate) fn sources(&self) -> Vec<Ref> {
         let object = |entry: &Entry<C>| match &entry.kind {
-            Kind::Source(source) => Some(source.get()),
+            Kind::Source(source) => source.get(),
             _ => None,
         };
         self.entries.borrow().iter().filter_map(object).collect()
@@ -275,15 +278,18 @@ impl<C> FdTable<C> {
         }
         let reference =
             if owned { SourceRef::Owned(object.clone_ref()) } else { SourceRef::Borrowed(object.as_ptr()) };
+        shared::allow_try_ref(object);
         // The caller has a reference too, so this deallocates nothing.
         drop(std::mem::replace(&mut source.object, reference));
     }
 
     /// The state of the listener that has this descriptor, if there is one.
     pub(crate) fn listener(&self, fd: RawFd) -> Option<Status> {
-        let entries = self.entries.borrow();
-        let Some(Entry { kind: Kind::Source(source), .. }) = entries.get(fd as usize) else { return None };
-        Some((source.status)(&source.get())).filter(|status| status.kind == SourceKind::Listener)
+        let (object, status) = match self.entries.borrow().get(fd as usize) {
+            Some(Entry { kind: Kind::Source(source), .. }) => (source.get()?, source.status),
+            _ => return None,
+        };
+        Some(status(&object)).filter(|status| status.kind == SourceKind::Listener)
     }
 
     /// The object that handles an event with this token; `None` if the token is out of date. The object is owned,
@@ -294,7 +300,7 @@ impl<C> FdTable<C> {
         let entries = self.entries.borrow();
         let entry = entries.get(fd as usize).filter(|entry| entry.generation == generation)?;
         match &entry.kind {
-            Kind::Source(source) => Some(Target::Source(source.get(), source.on_ready)),
+            Kind::Source(source) => Some(Target::Source(source.get()?, source.on_ready)),
             Kind::Watched(watched) => Some(Target::Watched(fd, Rc::clone(watched))),
             Kind::Free => None,
         }

@@ -22,10 +22,14 @@
 //! polls for a short time, the *grace*, before it releases the GIL: clients that answer at once can then be served many
 //! times in one interval.
 //!
+//! On a free-threaded build there is no GIL to give up: the loop never yields, and never waits attached.
+//!
 //! All times are nanoseconds of the monotonic clock.
 
 use std::cell::Cell;
 use std::time::Duration;
+
+use crate::capi::section::FREE_THREADED;
 
 /// The time between two yields after a hint.
 const OFTEN: u64 = 1_000_000;
@@ -102,7 +106,8 @@ impl GilFairness {
         awaits_jobs: bool,
         is_only_thread: impl FnOnce() -> bool,
     ) -> bool {
-        now >= self.next_yield.get()
+        !FREE_THREADED
+            && now >= self.next_yield.get()
             && now >= self.kept_until.get()
             && self.schedule_yield(now, awaits_jobs, is_only_thread())
     }
@@ -121,18 +126,18 @@ impl GilFairness {
     /// Does another thread seem to want the GIL, only for a short time? Then every poll releases it.
     #[inline(always)]
     pub(crate) fn is_wanted(&self, now: u64) -> bool {
-        now < self.hint_until.get() && now >= self.kept_until.get()
+        !FREE_THREADED && now < self.hint_until.get() && now >= self.kept_until.get()
     }
 
     /// Does another thread seem to want the GIL, for however long?
     pub(crate) fn has_rival(&self, now: u64) -> bool {
-        now < self.hint_until.get() || now < self.kept_until.get()
+        !FREE_THREADED && (now < self.hint_until.get() || now < self.kept_until.get())
     }
 
     /// How long a poll waits with the GIL held before it releases it.
     #[inline(always)]
     pub(crate) fn grace(&self, now: u64, had_events: bool) -> Option<Duration> {
-        (had_events && now < self.kept_until.get()).then_some(GRACE)
+        (!FREE_THREADED && had_events && now < self.kept_until.get()).then_some(GRACE)
     }
 
     /// The loop did not have the GIL for at least [`YIELD`], until `now`. That counts as a yield.
@@ -144,6 +149,9 @@ impl GilFairness {
     /// Records a poll without the GIL. The loop had the GIL again at `back`. `other_threads` returns the processor time
     /// of the process's other threads, or `None` if none of them runs Python.
     pub(crate) fn note_poll(&self, away: Away, back: u64, other_threads: impl FnOnce() -> Option<u64>) {
+        if FREE_THREADED {
+            return;
+        }
         if away.end - away.start >= YIELD {
             self.note_away(away.end);
         }
@@ -166,6 +174,9 @@ impl GilFairness {
     /// Records the hint that another thread has, or just had, the GIL. It will probably need it again.
     #[inline]
     pub(crate) fn note_thread(&self) {
+        if FREE_THREADED {
+            return;
+        }
         self.hint.set(true);
         if self.every.get() == RARELY {
             self.every.set(OFTEN);

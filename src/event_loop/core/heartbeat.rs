@@ -5,7 +5,7 @@
 //! - Only the loop's thread writes to it. Heartbeats are never freed: the next run takes one that has no loop.
 //! - While a heartbeat reports the same moment, the run goes on, so the thread state and the loop that it names live.
 //!
-//! [`begin`](Heartbeat::begin) and [`end`](Heartbeat::end) need the GIL. Any thread may read.
+//! Any thread may read, and two loops may begin to run at once.
 
 use std::iter;
 use std::ptr::null_mut;
@@ -70,13 +70,22 @@ pub(crate) fn forked() {
     FIRST.store(null_mut(), Relaxed);
 }
 
+/// Adds a heartbeat, which is taken.
 fn add() -> &'static Heartbeat {
-    // SAFETY: as in `all`. The GIL is held, so no other thread adds one.
-    let next = unsafe { FIRST.load(Relaxed).as_ref() };
-    let heartbeat = Box::leak(Box::new(Heartbeat::new(next)));
-    // Ordering: Release pairs with the Acquire in `all`.
-    FIRST.store(heartbeat, Release);
-    heartbeat
+    let mut heartbeat = Box::new(Heartbeat::new(None));
+    *heartbeat.taken.get_mut() = true;
+    let heartbeat = Box::into_raw(heartbeat);
+    let mut first = FIRST.load(Relaxed);
+    loop {
+        // SAFETY: nobody else knows the new heartbeat. `first` is null, or was stored here, and is never freed.
+        unsafe { (*heartbeat).next = first.as_ref() };
+        // Ordering: Release pairs with the Acquire in `all`.
+        match FIRST.compare_exchange_weak(first, heartbeat, Release, Relaxed) {
+            // SAFETY: it is never freed, and from now on it is shared.
+            Ok(_) => return unsafe { &*heartbeat },
+            Err(other) => first = other,
+        }
+    }
 }
 
 impl Heartbeat {
@@ -91,12 +100,17 @@ impl Heartbeat {
         }
     }
 
-    /// A heartbeat for a loop that begins to run on this thread, which holds the GIL.
+    /// Takes it for a loop. False if another loop has it.
+    fn take(&self) -> bool {
+        // Ordering: Acquire pairs with the Release in `end`: the stores of this run come after those of the last one.
+        !self.taken.load(Relaxed) && self.taken.compare_exchange(false, true, Acquire, Relaxed).is_ok()
+    }
+
+    /// A heartbeat for a loop that begins to run on this thread, which is attached.
     pub(crate) fn begin(event_loop: *mut ffi::PyObject) -> &'static Heartbeat {
-        let heartbeat = all().find(|heartbeat| !heartbeat.taken.load(Relaxed)).unwrap_or_else(add);
-        heartbeat.taken.store(true, Relaxed);
+        let heartbeat = all().find(|heartbeat| heartbeat.take()).unwrap_or_else(add);
         heartbeat.event_loop.store(event_loop, Relaxed);
-        // SAFETY: the GIL is held.
+        // SAFETY: this thread is attached.
         heartbeat.thread_state.store(unsafe { ffi::PyThreadState_Get() }, Relaxed);
         heartbeat.ident.store(ident(), Relaxed);
         // Ordering: pairs with the fence in `beat`. Who reads a beat of this run also reads the stores above.
@@ -104,10 +118,11 @@ impl Heartbeat {
         heartbeat
     }
 
-    /// The run has ended. The GIL is held.
+    /// The run has ended.
     pub(crate) fn end(&self) {
         self.idle();
-        self.taken.store(false, Relaxed);
+        // Ordering: Release pairs with the Acquire in `take`.
+        self.taken.store(false, Release);
     }
 
     /// The loop is about to wait in the poll.

@@ -10,6 +10,7 @@ use std::ffi::c_uint;
 use super::super::clock::monotonic;
 use crate::capi::error::unless_raised;
 use crate::capi::imports::imports;
+use crate::capi::shared::version_tag;
 use crate::capi::{Raised, Ref};
 use crate::compat::clock;
 
@@ -76,7 +77,7 @@ impl LoopClock {
 #[inline(always)]
 fn class_version(event_loop: &Ref) -> c_uint {
     // SAFETY: the type of a live object.
-    unsafe { (*event_loop.kind()).tp_version_tag }
+    unsafe { version_tag(event_loop.kind()) }
 }
 
 /// Calls `loop.time()` as a Python method.

@@ -1,4 +1,4 @@
-//! The loop's counters. Only the loop's thread writes them, and threads that hold the GIL between its runs. Any thread
+//! The loop's counters. Only threads in a section of the loop write them, most often the loop's own. Any thread
 //! may read them at any time.
 
 use std::sync::atomic::AtomicU64;

@@ -59,6 +59,7 @@ use super::handle::layout::Handle;
 use crate::capi::error::Outcome;
 use crate::capi::native::{Native, native_class};
 use crate::capi::recycle::bytes_cache::BytesCache;
+use crate::capi::section::{self, Held};
 use crate::capi::{Borrowed, Exception, Fatal, Raised, Ref, Slot};
 use crate::reactor::{Event, Poller, Readiness, Token};
 use crate::spin::{Clock, Setting, SpinPolicy};
@@ -131,8 +132,18 @@ pub(crate) unsafe fn init(object: &Bound<'_, PyAny>, core: &Core) {
 }
 
 impl LoopRef {
+    /// The core, in a section of the loop. Debug builds check that.
     #[inline(always)]
+    #[track_caller]
     pub(crate) fn core(&self) -> &Core {
+        let core = self.outside();
+        debug_assert!(section::is_held(core.object()), "a loop is used outside of its critical section");
+        core
+    }
+
+    /// As [`LoopRef::core`], for the parts of the core that any thread may use, such as its inbox.
+    #[inline(always)]
+    pub(crate) fn outside(&self) -> &Core {
         // SAFETY: an instance of our loop class, which lives as long as this reference to it.
         unsafe { core_of(self.object().as_ptr()) }
     }
@@ -196,6 +207,12 @@ impl Core {
         unsafe { LoopRef::new(self.this()) }
     }
 
+    /// Begins a critical section of the loop, for a function that CPython does not call by our own adapters.
+    #[inline(always)]
+    pub(crate) fn enter(&self) -> Held {
+        section::enter(&self.borrow())
+    }
+
     // -- state
 
     #[inline(always)]
@@ -206,7 +223,7 @@ impl Core {
     /// Raises `RuntimeError` if the loop is closed.
     #[inline(always)]
     pub(crate) fn check_usable(&self) -> Result<(), Raised> {
-        if self.is_closed() { raise_closed() } else { Ok(()) }
+        if self.is_closed() { Err(closed()) } else { Ok(()) }
     }
 
     /// Is the native `run_forever` active, on any thread?
@@ -409,9 +426,10 @@ impl Core {
     }
 }
 
+/// The error of a call on a closed loop.
 #[cold]
-fn raise_closed() -> Result<(), Raised> {
-    Err(Exception::RuntimeError.raise("Event loop is closed"))
+pub(crate) fn closed() -> Raised {
+    Exception::RuntimeError.raise("Event loop is closed")
 }
 
 fn is_tracked(object: &Ref) -> bool {

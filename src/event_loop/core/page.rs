@@ -5,7 +5,7 @@
 //! counters in its slot instead of the heap, so that publishing costs it nothing, and a reader sees its figures even
 //! while it is blocked.
 //!
-//! - Slots are taken and released with the GIL held. Only the loop's thread writes the rest.
+//! - Slots are taken and released under a lock ([`Taking`]). Only the loop's thread writes the rest.
 //! - This process never reads what others could have changed, except its own counters.
 //! - The mapping stays until the process ends, so that references into it stay valid. In a forked child it becomes a
 //!   private copy: the child does not write to its parent's page.
@@ -16,7 +16,7 @@ use std::ops::Deref;
 use std::os::fd::RawFd;
 use std::ptr::{self, NonNull};
 use std::slice;
-use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering, fence};
 
 use super::fd_table::SourceKind;
 use super::metrics::{Counter, Counters};
@@ -37,6 +37,29 @@ static PAGE: AtomicPtr<Slot> = AtomicPtr::new(ptr::null_mut());
 const _: () = assert!(size_of::<Slot>() == 8192 && size_of::<Record>() == 128);
 const _: () =
     assert!(std::mem::offset_of!(Slot, records) == 512 && std::mem::offset_of!(Slot, counters) == 4608);
+
+/// Somebody takes or releases a slot. It is a flag and not a mutex, because a forked child has to reset it.
+static TAKING: AtomicBool = AtomicBool::new(false);
+
+/// The lock under which slots are taken and released, while no code of others runs.
+struct Taking;
+
+impl Taking {
+    fn begin() -> Taking {
+        // Ordering: Acquire, pairs with the Release store below.
+        while TAKING.compare_exchange_weak(false, true, Ordering::Acquire, Ordering::Relaxed).is_err() {
+            std::thread::yield_now();
+        }
+        Taking
+    }
+}
+
+impl Drop for Taking {
+    fn drop(&mut self) {
+        // Ordering: Release, pairs with the Acquire in `begin`.
+        TAKING.store(false, Ordering::Release);
+    }
+}
 
 /// What a loop publishes. All times are nanoseconds of the monotonic clock.
 #[derive(Debug)]
@@ -165,7 +188,7 @@ impl LoopCounters {
     }
 
     /// Moves the counters to the page, under this name. Returns false if there is no page, or no free slot; true if they
-    /// are there already. The GIL is held, so no other thread counts meanwhile.
+    /// are there already. The caller is in a section of the loop, so no other thread counts meanwhile.
     pub(crate) fn publish(&self, name: &[u8]) -> bool {
         let slots = slots();
         if self.slot.get().is_some_and(|slot| slots.as_ptr_range().contains(&ptr::from_ref(slot))) {
@@ -173,17 +196,20 @@ impl LoopCounters {
         }
         // The slot of a loop that was made before a fork.
         self.unpublish();
+        let taking = Taking::begin();
         let Some(slot) = slots.iter().find(|slot| slot.take(name, &self.own)) else { return false };
+        drop(taking);
         self.current.set(NonNull::from(&slot.counters));
         self.slot.set(Some(slot));
         true
     }
 
-    /// Moves the counters back to the heap. The GIL is held.
+    /// Moves the counters back to the heap. The caller is in a section of the loop, or drops it.
     pub(crate) fn unpublish(&self) {
         if let Some(slot) = self.slot.take() {
             copy(&slot.counters, &self.own);
             self.current.set(NonNull::from(&*self.own));
+            let _taking = Taking::begin();
             slot.release();
         }
     }
@@ -195,17 +221,18 @@ impl Drop for LoopCounters {
     }
 }
 
-/// Maps the page, a file of [`SIZE`] bytes that nobody can shorten. The GIL is held.
+/// Maps the page, a file of [`SIZE`] bytes that nobody can shorten. Called once, by the Python half, under a lock.
 pub(crate) fn map(fd: RawFd) -> io::Result<()> {
     let page = map_at(ptr::null_mut(), libc::MAP_SHARED, fd)?;
-    // Relaxed: the GIL is held wherever it is loaded.
-    PAGE.store(page.wrapping_byte_add(HEADER).cast(), Ordering::Relaxed);
+    // Ordering: Release, pairs with the Acquire load in `slots`.
+    PAGE.store(page.wrapping_byte_add(HEADER).cast(), Ordering::Release);
     Ok(())
 }
 
 /// Called in a forked child: replaces the page by a private copy, and forgets it. Loops of the parent that the child
 /// has copies of keep their slots in it.
 pub(crate) fn forked() {
+    TAKING.store(false, Ordering::Relaxed);
     let slots = slots();
     if slots.is_empty() {
         return;
@@ -233,7 +260,8 @@ fn map_at(address: *mut libc::c_void, flags: i32, fd: RawFd) -> io::Result<*mut 
 }
 
 fn slots() -> &'static [Slot] {
-    let page = PAGE.load(Ordering::Relaxed);
+    // Ordering: Acquire, pairs with the Release store in `map`.
+    let page = PAGE.load(Ordering::Acquire);
     if page.is_null() {
         return &[];
     }

@@ -1,6 +1,6 @@
 //! The ready queue: the callbacks that run in the next turn, in order.
 //!
-//! It is a ring of owned entries. It has no lock, because every caller holds the GIL. A callback of asyncio's own C
+//! It is a ring of owned entries. It has no lock, because every caller is in a section of the loop. A callback of asyncio's own C
 //! code ([`Entry::Call`]) has no Handle, because `_asyncio` would drop it.
 
 use super::super::handle::layout::HandleRef;

@@ -1,7 +1,7 @@
 //! When each task has ended its last step, for a program that asks for it (`wakeloop.track_waits`).
 //!
-//! The loop's thread writes it, and any thread may read it, both with the GIL held. No Python code runs while the table
-//! is borrowed.
+//! The loop's thread writes it, and any thread may read it, both in a section of the loop. No Python code runs while the
+//! table is borrowed.
 
 use std::cell::RefCell;
 use std::collections::HashMap;

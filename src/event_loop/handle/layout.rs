@@ -79,10 +79,12 @@ pub(crate) struct ThreadSafeHandle {
 }
 
 // `make_types` builds the classes, which have no subclasses. Only `native::create` makes instances. The freelist has
-// room for 256 handles; a larger burst uses malloc.
-native_class!(unsafe Handle, freelist 256, collected false);
-native_class!(unsafe TimerHandle, freelist 256);
-native_class!(unsafe ThreadSafeHandle, freelist 256, collected false);
+// room for 256 handles; a larger burst uses malloc. Nothing replaces the reference to the loop, which guards the fields.
+native_class!(unsafe Handle, freelist 256, collected false, guard |it| it.event_loop.slot().as_ptr());
+native_class!(unsafe TimerHandle, freelist 256, guard |it| it.handle.event_loop.slot().as_ptr());
+native_class!(
+    unsafe ThreadSafeHandle, freelist 256, collected false, guard |it| it.handle.event_loop.slot().as_ptr()
+);
 
 /// Is the object a native handle, of any kind?
 #[inline(always)]

@@ -3,7 +3,7 @@
 //! While the callback runs, `cancel()` and `cancelled()` block on every other thread. So after `cancel()` the callback
 //! has either returned, or will never run.
 //!
-//! asyncio holds a reentrant lock during each run. Here the GIL guards a field with the number of the running thread. A
+//! asyncio holds a reentrant lock during each run. Here the section of the loop guards a field with the number of the running thread. A
 //! thread that has to wait creates a `threading.Event`, and the run sets this event at its end. Waiting for the event
 //! can be interrupted by signals, as with asyncio's lock.
 
@@ -72,7 +72,7 @@ impl RunLock {
 }
 
 fn new_event() -> Result<Ref, Raised> {
-    // SAFETY: GIL held, as in every method.
+    // SAFETY: this thread is attached, as in every method.
     let py = unsafe { Python::assume_attached() };
     support(py, "new_gate").and_then(|new| new.call0()).map(Ref::from).map_err(Raised::from)
 }

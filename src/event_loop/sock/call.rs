@@ -89,7 +89,7 @@ pub(crate) struct SockCall {
 }
 
 // `make_type` builds the class. Only `create` makes instances.
-native_class!(unsafe SockCall, freelist 64);
+native_class!(unsafe SockCall, freelist 64, guard |it| it.event_loop.object().as_ptr());
 
 impl SockCall {
     pub(crate) fn create(

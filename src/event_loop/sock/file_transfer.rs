@@ -95,7 +95,7 @@ impl FileTransfer {
 fn send(socket: RawFd, file: RawFd, mut offset: i64, count: i64) -> io::Result<i64> {
     use pyo3::ffi;
 
-    // SAFETY: the GIL is held, and no Python object is used between the two calls. If a descriptor was closed,
+    // SAFETY: this thread is attached, and no Python object is used between the two calls. If a descriptor was closed,
     // `sendfile` fails.
     let (sent, error) = unsafe {
         let state = ffi::PyEval_SaveThread();

@@ -397,7 +397,7 @@ impl FileCall {
             }
             (Reply::Object(bytes), _) => object(this.py(), bytes),
             (Reply::Nothing, Some(Action::Hold)) => {
-                drop(file.held.replace(Some(turn)));
+                drop(file.hold(Some(turn)));
                 return Ok(Step::Done(Ref::none()));
             }
             (Reply::Number(number), _) => integer(number),
@@ -574,7 +574,7 @@ impl Coroutine for FileCall {
 
     fn step(this: This<'_, Self>, _: Borrowed<'_>) -> Result<Step, Raised> {
         let Some(object) = this.file.get() else { return Err(already_awaited()) };
-        let Some(file) = object.downcast::<File>() else { return Err(Raised) };
+        let Some(file) = object.downcast_sync::<File>() else { return Err(Raised) };
         let phase = match this.phase.replace(Phase::Over) {
             Phase::New => {
                 running_loop()?;
@@ -619,7 +619,7 @@ impl Coroutine for FileCall {
                 if self.forks.get() != forks() {
                     std::mem::forget(ticket);
                 } else if let Some(object) = self.file.get()
-                    && let Some(file) = object.downcast::<File>()
+                    && let Some(file) = object.downcast_sync::<File>()
                 {
                     ticket.give_up(&file.shared);
                 }

@@ -22,7 +22,6 @@ mod methods;
 mod sys;
 mod turn;
 
-use std::cell::RefCell;
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
@@ -49,7 +48,7 @@ pub(super) struct Shared {
     /// hold the lock while they wait.
     state: Mutex<Buffered>,
     turn: Turn,
-    /// `close` has had its turn. Read and written with the GIL held.
+    /// `close` has had its turn. Relaxed: the turn orders the operations.
     closed: AtomicBool,
     /// The fork count of the process that uses the file.
     forks: AtomicU32,
@@ -104,12 +103,12 @@ pub(crate) struct File {
     writable: bool,
     capacity: usize,
     /// The turn that [`File::end_turn`] ends.
-    held: RefCell<Option<TurnGuard>>,
+    held: Mutex<Option<TurnGuard>>,
 }
 
-// SAFETY: used with the GIL held only (the module is `gil_used`).
+// SAFETY: `raw` does not change before the file is deallocated, by an attached thread. The rest is `Send`.
 unsafe impl Send for File {}
-// SAFETY: used with the GIL held only (the module is `gil_used`).
+// SAFETY: `raw` does not change, and is used by attached threads only. The rest is `Sync`.
 unsafe impl Sync for File {}
 
 // `add_to` sets the class, and says where the fields are.
@@ -153,6 +152,11 @@ impl File {
         Ok(())
     }
 
+    /// Keeps a turn for [`File::_end_turn`], or none. Returns the one that was kept, which the caller drops.
+    fn hold(&self, turn: Option<TurnGuard>) -> Option<TurnGuard> {
+        std::mem::replace(&mut *self.held.lock().unwrap_or_else(PoisonError::into_inner), turn)
+    }
+
     /// Calls a method of the `io.FileIO`.
     fn ask<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyAny>> {
         self.check_open(name)?;
@@ -187,7 +191,7 @@ fn _open_file(py: Python<'_>, raw: Bound<'_, PyAny>, regular: bool, capacity: us
         readable,
         writable,
         capacity,
-        held: RefCell::new(None),
+        held: Mutex::new(None),
     };
     Ok(Bound::new(py, file)?.into_any().unbind())
 }
@@ -267,7 +271,7 @@ impl File {
 
     /// End the turn that _hold has taken.
     fn _end_turn(&self) {
-        drop(self.held.take());
+        drop(self.hold(None));
     }
 
     fn __repr__(&self, py: Python<'_>) -> PyResult<String> {

@@ -52,10 +52,10 @@ native_class!(unsafe Call, freelist 64);
 
 /// What the call of this object waits for. `side` counts for a queue only.
 fn wanted(object: &Ref, side: Side) -> Option<Wanted<'_>> {
-    if let Some(queue) = object.downcast::<QueueObject>() {
+    if let Some(queue) = object.downcast_sync::<QueueObject>() {
         return Some(Wanted::Queue(&queue.fields().queue, side));
     }
-    object.downcast::<EventObject>().map(|event| Wanted::Event(&event.fields().event))
+    object.downcast_sync::<EventObject>().map(|event| Wanted::Event(&event.fields().event))
 }
 
 impl Call {

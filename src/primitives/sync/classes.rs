@@ -26,6 +26,9 @@ pub(super) struct QueueObject {
     weaklist: WeakList,
 }
 
+// SAFETY: the queue is made for several threads, and only the interpreter uses the list of weak references.
+unsafe impl Sync for QueueObject {}
+
 // `make_queue` builds the class; its instances begin with the default fields.
 native_class!(unsafe QueueObject);
 
@@ -232,7 +235,7 @@ fn of_queue<R>(
 ) -> Result<R, Raised> {
     // The slot is never emptied.
     let object = this.queue.get().ok_or(Raised)?;
-    body(object.downcast::<QueueObject>().ok_or(Raised)?)
+    body(object.downcast_sync::<QueueObject>().ok_or(Raised)?)
 }
 
 /// `block` and `timeout`: whether to wait, and until when.
@@ -325,6 +328,9 @@ pub(super) struct EventObject {
     pub(super) event: Arc<Event>,
     weaklist: WeakList,
 }
+
+// SAFETY: the event is made for several threads, and only the interpreter uses the list of weak references.
+unsafe impl Sync for EventObject {}
 
 // `make_event` builds the class; its instances begin with the default fields.
 native_class!(unsafe EventObject);

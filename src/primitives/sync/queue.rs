@@ -103,7 +103,7 @@ pub(super) struct Queue(Mutex<State>);
 
 // SAFETY: the lock guards the state. What is in it, references included, is used and dropped by attached threads only:
 // the methods run on such threads, and a message to a loop, which may own the last reference to the queue, attaches its
-// thread before it drops that (see `sleeper::Message`). This does not rely on the GIL.
+// thread before it drops that (see `sleeper::Message`).
 unsafe impl Send for Queue {}
 // SAFETY: as above.
 unsafe impl Sync for Queue {}

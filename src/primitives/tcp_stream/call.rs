@@ -19,6 +19,7 @@ use crate::capi::collector::Visitor;
 use crate::capi::coroutine::{self, AwaitState, Coroutine, Step, already_awaited};
 use crate::capi::error::raise_io;
 use crate::capi::native::{self, native_class};
+use crate::capi::section::FREE_THREADED;
 use crate::capi::{Borrowed, Exception, Raised, Ref, Slot, This};
 use crate::framing::ReadRequest;
 use crate::primitives::data::{Data, Sendable};
@@ -39,7 +40,8 @@ pub(super) struct TcpStreamCall {
     action: UnsafeCell<Action>,
     name: &'static str,
     awaited: AwaitState,
-    /// The stream, until the call is over.
+    /// The stream, until the call is over. Its lock guards the call. On a free-threaded build it stays as long as the
+    /// call.
     stream: Slot,
     /// What a read waits for.
     future: Slot,
@@ -48,7 +50,7 @@ pub(super) struct TcpStreamCall {
 }
 
 // `make_type` builds the class, of which `create` makes every instance.
-native_class!(unsafe TcpStreamCall, freelist 64);
+native_class!(unsafe TcpStreamCall, freelist 64, guard |it| it.stream.as_ptr());
 
 impl TcpStreamCall {
     pub(super) fn create(
@@ -140,8 +142,8 @@ impl TcpStreamCall {
     /// One step of the operation that sends the rest.
     fn send_on(this: This<'_, Self>) -> Result<Step, Raised> {
         let sending = this.sending.get().ok_or(Raised)?;
-        let operation = sending.downcast::<Operation>().ok_or(Raised)?;
-        coroutine::advance(operation, Borrowed::none())
+        let advance = |operation: This<'_, Operation>| coroutine::advance(operation, Borrowed::none());
+        sending.with_native(advance).ok_or(Raised)?
     }
 
     fn replace(&self, action: Action) -> Action {
@@ -166,7 +168,8 @@ impl Coroutine for TcpStreamCall {
     }
 
     fn is_over(&self) -> bool {
-        self.stream.is_empty()
+        // SAFETY: nobody borrows the action: see `step`.
+        self.stream.is_empty() || FREE_THREADED && matches!(unsafe { &*self.action.get() }, Action::Done)
     }
 
     fn step(this: This<'_, Self>, _: Borrowed<'_>) -> Result<Step, Raised> {
@@ -187,12 +190,12 @@ impl Coroutine for TcpStreamCall {
                 Ok(step)
             }
             Action::Sent => Ok(Step::Done(Ref::none())),
-            Action::Done => Err(Raised),
+            Action::Done => Err(already_awaited()),
         }
     }
 
     fn finish(&self) {
-        let stream = self.stream.take();
+        let stream = if FREE_THREADED { self.stream.get() } else { self.stream.take() };
         if self.future.take().is_some()
             && let Some(stream) = stream.as_ref().and_then(|stream| stream.downcast::<TcpStream>())
         {

@@ -164,7 +164,7 @@ impl LoopReader {
     /// because of it.
     pub(super) fn note_io(&self) {
         if let Some(event_loop) = self.event_loop.get() {
-            event_loop.core().note_io();
+            event_loop.object().hold(|| event_loop.core().note_io());
         }
     }
 
@@ -183,23 +183,13 @@ impl LoopReader {
         if let Some(own) = this.event_loop.get() {
             return own.object().as_ptr() == event_loop.as_ptr();
         }
-        let (core, fd) = (event_loop.get().core(), this.fd.get());
-        // If somebody watches the descriptor with `add_reader` or `add_writer`, that watcher stays, and this fails.
-        if fd < 0
-            || core.fds.source(fd).is_some()
-            || core.fds.watched(fd).is_some_and(|watched| watched.is_used())
-        {
+        let fd = this.fd.get();
+        if fd < 0 {
             return false;
         }
-        let Ok(token) = core.insert_source::<LoopReader>(fd, this.object().to_owned()) else {
-            return false;
-        };
-        let registered = core.poller().map(|poller| poller.ensure_edge(fd, token, Interest::READ));
-        if !matches!(registered, Some(Ok(()))) {
-            drop(core.fds.remove(fd));
-            return false;
-        }
-        this.event_loop.set(core.loop_ref()).is_ok()
+        let core = event_loop.get().outside();
+        core.borrow().hold(|| register(this.object().to_owned(), core, fd))
+            && this.event_loop.set(core.loop_ref()).is_ok()
     }
 
     /// Completes `future` once `look` has another result than `Pending`.
@@ -220,38 +210,57 @@ impl LoopReader {
         let fd = self.fd.replace(-1);
         let limit = self.received.borrow().limit();
         let received = self.received.replace(Received::new(limit));
-        let Some(core) = self.event_loop.get().map(LoopRef::core) else { return (received, None) };
+        let Some(event_loop) = self.event_loop.get() else { return (received, None) };
         let future = self.future.take();
-        core.remove_source(fd, closed);
-        (received, future.map(|future| Waiter::of(LoopHandle::Own(core.inbox.clone()), future)))
+        event_loop.object().hold(|| event_loop.core().remove_source(fd, closed));
+        let inbox = &event_loop.outside().inbox;
+        (received, future.map(|future| Waiter::of(LoopHandle::Own(inbox.clone()), future)))
+    }
+
+    /// Handles an event. Returns the future of the task that waits, if it need not wait any longer.
+    fn handle_event(&self, readiness: Readiness) -> Option<Ref> {
+        if !readiness.intersects(ARRIVED) || self.fd.get() < 0 {
+            return None;
+        }
+        self.drained.set(false);
+        if readiness.intersects(Readiness::BEHIND_SHORT_READ) {
+            self.ending.set(true);
+        }
+        if self.future.is_empty() {
+            return None;
+        }
+        let (mut received, request) = (self.received.borrow_mut(), self.request.borrow());
+        while !received.has(&request) && !self.is_behind(&received) {
+            if self.drained.get() {
+                return None;
+            }
+            self.receive(&mut received, &request);
+        }
+        self.future.take()
     }
 }
 
 impl Source for LoopReader {
     fn on_ready(object: &Ref, core: &Core, readiness: Readiness) -> Result<(), Fatal> {
-        let Some(reader) = object.downcast::<LoopReader>() else { return Ok(()) };
-        if !readiness.intersects(ARRIVED) || reader.fd.get() < 0 {
-            return Ok(());
-        }
-        reader.drained.set(false);
-        if readiness.intersects(Readiness::BEHIND_SHORT_READ) {
-            reader.ending.set(true);
-        }
-        if reader.future.is_empty() {
-            return Ok(());
-        }
-        {
-            let (mut received, request) = (reader.received.borrow_mut(), reader.request.borrow());
-            while !received.has(&request) && !reader.is_behind(&received) {
-                if reader.drained.get() {
-                    return Ok(());
-                }
-                reader.receive(&mut received, &request);
-            }
-        }
-        match reader.future.take() {
+        match object.with_native(|reader: This<'_, LoopReader>| reader.handle_event(readiness)).flatten() {
             Some(future) => complete(core, &future),
             None => Ok(()),
         }
     }
+}
+
+/// Makes the loop's poller watch the descriptor for `reader`. Returns false if that is not possible. The caller is in the
+/// loop's section.
+fn register(reader: Ref, core: &Core, fd: RawFd) -> bool {
+    // If somebody watches the descriptor with `add_reader` or `add_writer`, that watcher stays, and this fails.
+    if core.fds.source(fd).is_some() || core.fds.watched(fd).is_some_and(|watched| watched.is_used()) {
+        return false;
+    }
+    let Ok(token) = core.insert_source::<LoopReader>(fd, reader) else { return false };
+    let registered = core.poller().map(|poller| poller.ensure_edge(fd, token, Interest::READ));
+    if matches!(registered, Some(Ok(()))) {
+        return true;
+    }
+    drop(core.fds.remove(fd));
+    false
 }

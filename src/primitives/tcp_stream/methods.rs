@@ -110,12 +110,11 @@ fn iterate(stream: This<'_, TcpStream>, frames: Option<usize>) -> Result<Ref, Ra
 /// `__anext__`.
 fn next(this: This<'_, Iterator>) -> Result<Ref, Raised> {
     let stream = this.stream.get().ok_or(Raised)?;
-    let stream = stream.downcast::<TcpStream>().ok_or(Raised)?;
     let action = match this.frames {
         None => Action::Read(ReadRequest::Line, ReadKind::NextLine),
         Some(most) => Action::Read(ReadRequest::Frame(most), ReadKind::NextFrame),
     };
-    TcpStreamCall::create(stream, "TcpStream.__anext__", action)
+    stream.with_native(|stream| TcpStreamCall::create(stream, "TcpStream.__anext__", action)).ok_or(Raised)?
 }
 
 /// Makes the class of iterators. Called once, by the module's initialisation.

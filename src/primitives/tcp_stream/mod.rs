@@ -50,6 +50,7 @@ use crate::bridge::runtime;
 use crate::bridge::waiter::{Waiter, WakeOnce};
 use crate::capi::class::add_methods;
 use crate::capi::native::native_class;
+use crate::capi::section;
 use crate::capi::{Fallible, Raised, Ref, Slot, This};
 use crate::event_loop::clock::monotonic_nanos;
 use crate::event_loop::event_loop::EventLoop;
@@ -79,9 +80,9 @@ pub(crate) struct TcpStream {
     eof: Cell<bool>,
 }
 
-// SAFETY: used with the GIL held only (the module is `gil_used`).
+// SAFETY: used by attached threads only, each in a section of the object; see `capi::section`.
 unsafe impl Send for TcpStream {}
-// SAFETY: used with the GIL held only (the module is `gil_used`).
+// SAFETY: as for `Send`.
 unsafe impl Sync for TcpStream {}
 
 #[derive(Debug)]
@@ -155,7 +156,7 @@ impl TcpStream {
 
     /// Calls `body` with the reader of the stream, if the stream is read on the loop.
     fn on_loop<R>(&self, body: impl FnOnce(This<'_, LoopReader>) -> R) -> Option<R> {
-        self.reader.get().and_then(|reader| reader.downcast().map(body))
+        self.reader.get().and_then(|reader| reader.with_native(body))
     }
 
     /// The inside of an open stream. `waited` says that the call found the stream open before.
@@ -200,21 +201,26 @@ impl TcpStream {
         waited: bool,
     ) -> Result<Option<(Ref, u64)>, Raised> {
         if let Some(object) = self.reader.get() {
-            let Some(reader) = object.downcast::<LoopReader>() else { return Err(Raised) };
-            let event_loop = running_loop()?.bind(py);
-            if let Ok(own) = event_loop.cast::<EventLoop>()
-                && !reader.is_bulk()
-                && LoopReader::attach(reader, own)
+            let event_loop = running_loop()?;
+            let attach = |own: &Bound<'_, EventLoop>| {
+                object.with_native(|reader: This<'_, LoopReader>| {
+                    !reader.is_bulk() && LoopReader::attach(reader, own)
+                })
+            };
+            if let Ok(own) = event_loop.bind(py).cast::<EventLoop>()
+                && attach(own).ok_or(Raised)?
             {
                 // Making a future may run Python code.
-                let core = own.get().core();
-                let future = new_future(core)?;
+                let (future, now) = event_loop.hold(|| {
+                    let core = own.get().core();
+                    new_future(core).map(|future| (future, core.polls.last_poll()))
+                })?;
                 drop(self.open(waited)?);
                 if self.reader.is_empty() {
                     return Ok(None);
                 }
-                reader.wait(request, future.clone_ref());
-                return Ok(Some((future, core.polls.last_poll())));
+                object.with_native(|reader: This<'_, LoopReader>| reader.wait(request, future.clone_ref()));
+                return Ok(Some((future, now)));
             }
             return self.on_runtime().map(|_| None);
         }
@@ -257,7 +263,7 @@ impl TcpStream {
     fn release(&self, closed: bool) -> Option<(Received, Option<Waiter>)> {
         self.reader
             .take()
-            .and_then(|reader| reader.downcast().map(|it: This<'_, LoopReader>| it.release(closed)))
+            .and_then(|reader| reader.with_native(|it: This<'_, LoopReader>| it.release(closed)))
     }
 
     fn note_io(&self) {
@@ -319,10 +325,11 @@ impl TcpStream {
 
     /// End the sending direction, after the writes that are under way: the peer reads the end of the stream, and can
     /// still send. Raises OSError if the connection is gone.
-    fn write_eof(&self) -> PyResult<()> {
-        self.socket.check_process()?;
-        let Some(open) = self.socket.get_open() else { return Ok(()) };
-        if self.eof.replace(true) {
+    fn write_eof(slf: &Bound<'_, Self>) -> PyResult<()> {
+        let (this, _held) = (slf.get(), section::enter_bound(slf));
+        this.socket.check_process()?;
+        let Some(open) = this.socket.get_open() else { return Ok(()) };
+        if this.eof.replace(true) {
             return Ok(());
         }
         match &open.place {
@@ -341,17 +348,19 @@ impl TcpStream {
     }
 
     /// Whether a read has found the end of the stream, and everything before it was read.
-    fn at_eof(&self) -> bool {
-        self.on_loop(|reader| reader.at_eof()).unwrap_or_else(|| match self.socket.get_open().as_deref() {
+    fn at_eof(slf: &Bound<'_, Self>) -> bool {
+        let (this, _held) = (slf.get(), section::enter_bound(slf));
+        this.on_loop(|reader| reader.at_eof()).unwrap_or_else(|| match this.socket.get_open().as_deref() {
             Some(Open { place: Place::Runtime(_, reader), .. }) => {
-                !self.socket.is_parents() && reader.at_eof()
+                !this.socket.is_parents() && reader.at_eof()
             }
             _ => false,
         })
     }
 
-    fn __repr__(&self) -> Fallible<String> {
-        Fallible(self.socket.repr())
+    fn __repr__(slf: &Bound<'_, Self>) -> Fallible<String> {
+        let _held = section::enter_bound(slf);
+        Fallible(slf.get().socket.repr())
     }
 
     fn __traverse__(&self, visit: pyo3::gc::PyVisit<'_>) -> Result<(), pyo3::gc::PyTraverseError> {

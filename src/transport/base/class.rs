@@ -145,7 +145,11 @@ macro_rules! native_transport {
         }
 
         // `make_class` builds the class. Only `opening::create` makes instances.
-        $crate::capi::native::native_class!(unsafe $kind, offset $crate::transport::base::transport::offset());
+        $crate::capi::native::native_class!(
+            unsafe $kind,
+            offset $crate::transport::base::transport::offset(),
+            guard |it| it.$base.event_loop().as_ptr()
+        );
 
         impl $crate::capi::native::Dealloc for $kind {
             const FINALIZER: bool = true;

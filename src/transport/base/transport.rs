@@ -12,15 +12,14 @@
 //!
 //! **Contexts.** All callbacks of the protocol run in one context, which is copied when the transport is created.
 //!
-//! **Threads.** Only the loop's thread uses a transport, with the GIL held. Nothing is borrowed during a call into
-//! Python.
+//! **Threads.** A transport is used in a section of its loop, most often by the loop's thread. Nothing is borrowed during a
+//! call into Python.
 
 use std::cell::Cell;
 use std::ffi::CStr;
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
@@ -340,13 +339,6 @@ impl TransportBase {
         }
     }
 
-    /// Is the instance's dict empty, so that no attribute hides one of the class?
-    #[inline(always)]
-    pub(crate) fn has_no_own_attributes(&self) -> bool {
-        // SAFETY: the slot has a dict, or is empty.
-        self.dict.is_empty() || unsafe { ffi::PyDict_Size(self.dict.as_ptr()) } == 0
-    }
-
     // -- writes after the connection was lost --------------------------------------------------------------------
 
     pub(crate) fn lost_writes(&self) -> u32 {
@@ -360,6 +352,12 @@ impl TransportBase {
 }
 
 impl<T: TransportKind> This<'_, T> {
+    /// Is the instance's dict empty, so that no attribute hides one of the class?
+    #[inline(always)]
+    pub(crate) fn has_no_own_attributes(self) -> bool {
+        self.object().has_no_items(&self.fields().base().dict)
+    }
+
     /// asyncio's counter `_conn_lost`.
     pub(crate) fn conn_lost(self) -> u32 {
         let base = self.fields().base();

@@ -129,6 +129,7 @@ pub(crate) fn make_datagram<'py>(
     extra: Bound<'py, PyDict>,
     rules: (bool, usize),
 ) -> PyResult<Bound<'py, PyAny>> {
+    let _held = event_loop.get().outside().enter();
     let connected = extra.get_item(Fallible("peername"))?.map_or(Ok(false), |peer| peer.is_truthy())?;
     let address = if address.is_truthy()? { Some(Ref::from(address)) } else { None };
     let family = sockaddr::family(&Ref::from(sock.clone()))?;

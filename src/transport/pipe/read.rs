@@ -208,6 +208,7 @@ pub(crate) fn make_read_pipe<'py>(
     waiter: Option<Bound<'py, PyAny>>,
     extra: Bound<'py, PyDict>,
 ) -> PyResult<Bound<'py, PyAny>> {
+    let _held = event_loop.get().outside().enter();
     let parts = Parts::of_owner(pipe, protocol, waiter, Some(extra.into_any().into()), None)?;
     let fd_holder = FdHolder::of(event_loop.py(), &parts);
     let transport = opening::create(event_loop.get().core(), parts, |base| ReadPipe {

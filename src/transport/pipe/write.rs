@@ -253,6 +253,7 @@ pub(crate) fn make_write_pipe<'py>(
     extra: Bound<'py, PyDict>,
     notices_close: bool,
 ) -> PyResult<Bound<'py, PyAny>> {
+    let _held = event_loop.get().outside().enter();
     let parts = Parts::of_owner(pipe, protocol, waiter, Some(extra.into_any().into()), None)?;
     let fd_holder = FdHolder::of(event_loop.py(), &parts);
     let transport = opening::create(event_loop.get().core(), parts, |base| WritePipe {

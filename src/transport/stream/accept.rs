@@ -53,9 +53,9 @@ pub(crate) struct Listener {
     sockname: Slot,
 }
 
-// SAFETY: the module is declared `gil_used`, so every access holds the GIL.
+// SAFETY: used by attached threads only, each in a section of the loop; see `capi::section`.
 unsafe impl Send for Listener {}
-// SAFETY: the GIL guards it, as for `Send`.
+// SAFETY: as for `Send`.
 unsafe impl Sync for Listener {}
 
 #[pymethods]
@@ -83,6 +83,7 @@ pub(crate) fn start_listener(
     sockname: Option<Bound<'_, PyAny>>,
     context: Option<Bound<'_, PyAny>>,
 ) -> PyResult<()> {
+    let _held = event_loop.get().outside().enter();
     let core = event_loop.get().core();
     core.check_usable()?;
     core.check_process()?;

@@ -41,8 +41,10 @@ impl ClientCount {
         if this.get().get() == 0 {
             return Ok(());
         }
-        for object in event_loop.get().core().fds.sources() {
-            let Some(transport) = counted_in(this, &object) else { continue };
+        let core = event_loop.get().outside();
+        let _held = core.enter();
+        for object in core.fds.sources() {
+            let Some(transport) = object.downcast().filter(|it| is_counted_in(this, *it)) else { continue };
             named.add(PyWeakrefReference::new_with(&object.bind(this.py()), callback)?)?;
             transport.counted.leave();
         }
@@ -51,15 +53,16 @@ impl ClientCount {
 
     /// Stop counting a transport, if it is counted here.
     fn uncount(this: &Bound<'_, Self>, transport: Bound<'_, PyAny>) {
-        if let Some(transport) = counted_in(this, &Ref::from(transport)) {
-            transport.counted.leave();
-        }
+        Ref::from(transport).with_native(|transport: This<'_, Stream>| {
+            if is_counted_in(this, transport) {
+                transport.counted.leave();
+            }
+        });
     }
 }
 
-/// The object as a transport, if it is one that is counted here.
-fn counted_in<'a>(clients: &Bound<'_, ClientCount>, object: &'a Ref) -> Option<This<'a, Stream>> {
-    object.downcast::<Stream>().filter(|this| this.counted.slot().as_ptr() == clients.as_ptr())
+fn is_counted_in(clients: &Bound<'_, ClientCount>, transport: This<'_, Stream>) -> bool {
+    transport.counted.slot().as_ptr() == clients.as_ptr()
 }
 
 /// Attaches the transport to its server.

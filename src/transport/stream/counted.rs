@@ -10,7 +10,7 @@ use crate::capi::{Ref, Slot};
 #[pyclass(module = "wakeloop._core", subclass, frozen)]
 #[derive(Debug, Default)]
 pub(crate) struct ClientCount {
-    /// Ordering: Relaxed everywhere, because the GIL is held.
+    /// Ordering: Relaxed everywhere. It is a number alone, and transports of several loops may count in it.
     counted: AtomicUsize,
 }
 

@@ -71,6 +71,7 @@ pub(crate) fn make_stream<'py>(
     server: Option<Bound<'py, PyAny>>,
     context: Option<Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
+    let _held = event_loop.get().outside().enter();
     // A copy, because the transport adds entries.
     let extra = extra.map(|extra| extra.copy()).transpose()?.map(|extra| Ref::from(extra.into_any()));
     let socket = Ref::from(sock.clone());

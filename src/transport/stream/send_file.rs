@@ -29,19 +29,22 @@ pub(crate) fn send_file<'py>(
 ) -> PyResult<Option<Bound<'py, PyAny>>> {
     let py = transport.py();
     let transport = Ref::from(transport);
-    let Some(this) = transport.downcast::<Stream>() else {
-        return Err(exception::<PyTypeError>("send_file() needs a stream transport"));
-    };
+    match transport.with_native(|this| begin(this, FileTransfer::new(file, offset, count))) {
+        Some(future) => Ok(future?.map(|future| future.bind(py))),
+        None => Err(exception::<PyTypeError>("send_file() needs a stream transport")),
+    }
+}
+
+fn begin(this: This<'_, Stream>, transfer: FileTransfer) -> Result<Option<Ref>, Raised> {
     let ready = !this.writing.empty_waiter.is_empty() && this.writing.is_empty();
     if !ready || this.base.life.is_lost() || this.writing.is_sending() {
         return Ok(None);
     }
     let future = new_future(this.base.core())?;
-    let transfer = FileTransfer::new(file, offset, count);
     let sending = SendingFile { transfer, future: future.clone_ref() };
     drop(this.writing.sending.replace(Some(Rc::new(sending))));
-    resume(this, this.base.core()).map_err(Raised::from)?;
-    Ok(Some(future.bind(py).clone()))
+    resume(this, this.base.core())?;
+    Ok(Some(future))
 }
 
 /// Sends more of the file. Called when the socket has room.

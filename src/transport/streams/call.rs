@@ -13,7 +13,7 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 
 use super::classes::{Classes, inherited, plain_reader};
-use super::long_read::{self, native_transport};
+use super::long_read::{self, with_native_transport};
 use super::reader::Reader;
 use super::reading::{check, join, not_empty, read_all, read_exactly, read_line, read_some, read_until};
 use super::waiter::result_of;
@@ -25,7 +25,9 @@ use crate::capi::fallible::tuple;
 use crate::capi::imports::imports;
 use crate::capi::inspect::integer;
 use crate::capi::native::{self, native_class};
+use crate::capi::section::FREE_THREADED;
 use crate::capi::{Arguments, Borrowed, Exception, Raised, Ref, Slot, This};
+use crate::event_loop::clock::monotonic_nanos;
 use crate::event_loop::core::Core;
 
 /// What the call does.
@@ -58,7 +60,7 @@ enum Phase {
 #[repr(C)]
 pub(super) struct Call {
     kind: UnsafeCell<Kind>,
-    /// The reader; for `drain` the writer.
+    /// The reader; for `drain` the writer. Its lock guards the call. On a free-threaded build it stays as long as the call.
     owner: Slot,
     waiter: Slot,
     awaited: AwaitState,
@@ -68,7 +70,7 @@ pub(super) struct Call {
 }
 
 // `make_type` builds the class. Only `create` makes instances.
-native_class!(unsafe Call, freelist 64);
+native_class!(unsafe Call, freelist 64, guard |it| it.owner.as_ptr());
 
 impl Call {
     #[inline(always)]
@@ -83,10 +85,10 @@ impl Call {
         })
     }
 
-    #[allow(clippy::mut_from_ref, reason = "GIL-guarded cell; no borrow is held while Python code can run")]
+    #[allow(clippy::mut_from_ref, reason = "a guarded cell; no borrow is held while Python code can run")]
     #[inline(always)]
     fn kind(&self) -> &mut Kind {
-        // SAFETY: the GIL is held, and every caller ends the borrow before Python code runs.
+        // SAFETY: this thread is in the owner's section, and every caller ends the borrow before Python code runs.
         unsafe { &mut *self.kind.get() }
     }
 
@@ -272,11 +274,15 @@ impl Call {
 /// The time of the last poll of a reader's loop; 0 if the loop is not ours.
 #[inline(always)]
 fn time_of_poll(reader: &Reader, event_loop: &Ref) -> u64 {
-    // The transport leads to the loop with fewer instructions than a look at the loop's class.
-    if let Some(stream) = native_transport(reader) {
-        return stream.base.core().polls.last_poll();
+    if FREE_THREADED {
+        // The loop has another lock than the reader.
+        return monotonic_nanos();
     }
-    event_loop.downcast::<Core>().map_or(0, |core| core.polls.last_poll())
+    // The transport leads to the loop with fewer instructions than a look at the loop's class.
+    if let Some(time) = with_native_transport(reader, |stream| stream.base.core().polls.last_poll()) {
+        return time;
+    }
+    event_loop.with_native(|core: This<'_, Core>| core.polls.last_poll()).unwrap_or(0)
 }
 
 impl Coroutine for Call {
@@ -329,7 +335,9 @@ impl Coroutine for Call {
             Phase::PassedOn => self.waiter.clear(),
             Phase::Done => return,
         }
-        self.owner.clear();
+        if !FREE_THREADED {
+            self.owner.clear();
+        }
     }
 
     fn visit(&self, visitor: &mut Visitor) {

@@ -39,6 +39,7 @@ impl<T: Native> Derived<T> {
 
     /// The fields of an object. `None` if it is not an instance of exactly this class, or if the class is patched.
     #[inline(always)]
+    #[track_caller]
     pub(super) fn fields<'a>(&self, object: &'a Ref) -> Option<&'a T> {
         if !self.0.is_class_of(object) || !self.0.is_unpatched() {
             return None;
@@ -62,7 +63,7 @@ pub(crate) fn protocol_class() -> Option<&'static Class> {
     CLASSES.get().map(|classes| &classes.protocol)
 }
 
-/// The fields of a plain reader.
+/// The fields of a plain reader. The caller is in a section of it.
 #[inline(always)]
 pub(crate) fn plain_reader(object: &Ref) -> Option<&Reader> {
     CLASSES.get()?.plain_reader(object)
@@ -71,13 +72,13 @@ pub(crate) fn plain_reader(object: &Ref) -> Option<&Reader> {
 impl Classes {
     #[inline(always)]
     pub(super) fn plain_reader<'a>(&self, object: &'a Ref) -> Option<&'a Reader> {
-        self.reader.fields(object).filter(|reader| reader.is_plain())
+        self.reader.fields(object).filter(|reader| reader.is_plain(object))
     }
 
     /// The fields of a plain writer.
     #[inline(always)]
     pub(super) fn plain_writer<'a>(&self, object: &'a Ref) -> Option<&'a Writer> {
-        self.writer.fields(object).filter(|writer| writer.is_plain())
+        self.writer.fields(object).filter(|writer| writer.is_plain(object))
     }
 }
 

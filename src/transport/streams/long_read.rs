@@ -2,22 +2,36 @@
 //!
 //! asyncio's reader wakes the read for each piece, pauses the transport at twice the limit, and the read resumes it and
 //! waits again. With another transport a program could observe that, so there it happens here as well. For a long read
-//! the transport also lets the kernel wait (`stream/low_water.rs`).
+//! the transport also lets the kernel wait (`stream/low_water.rs`), except on a free-threaded build.
 
 use super::reader::Reader;
+use crate::capi::native::in_section;
+use crate::capi::section::FREE_THREADED;
 use crate::capi::{Borrowed, Native, This};
 use crate::transport::stream::low_water::LONG;
 use crate::transport::stream::state::Stream;
 
-/// The transport of a reader, if it is exactly our own stream transport. Borrow it only while no Python code can run.
+/// The transport of a reader, if it is exactly our own stream transport. Borrow it only while no other code can run.
 #[inline(always)]
-pub(super) fn native_transport(reader: &Reader) -> Option<This<'_, Stream>> {
+fn native_transport(reader: &Reader) -> Option<Borrowed<'_>> {
     // SAFETY: null, or an object that the slot holds a reference to.
     let transport = unsafe { Borrowed::from_nullable(reader.transport.as_ptr()) };
-    transport.filter(|transport| Stream::class().is_exact_class_of(transport)).map(|transport| {
-        // SAFETY: the class was checked.
-        unsafe { This::from_ptr(transport.as_ptr()) }
-    })
+    transport.filter(|transport| Stream::class().is_exact_class_of(transport))
+}
+
+/// Calls `body`, which runs no Python code, with the transport of a reader, if it is exactly our own stream transport.
+///
+/// Never on a free-threaded build: the transport has another lock than the reader, so the reader could change meanwhile.
+#[inline(always)]
+pub(super) fn with_native_transport<R>(
+    reader: &Reader,
+    body: impl FnOnce(This<'_, Stream>) -> R,
+) -> Option<R> {
+    if FREE_THREADED {
+        return None;
+    }
+    // SAFETY: the class was checked, and no other code runs before `body` has returned.
+    native_transport(reader).map(|transport| unsafe { in_section(transport.as_ptr(), body) })
 }
 
 /// A read begins to wait. It needs `wanted` bytes in all; 0 if any number is enough.
@@ -27,10 +41,10 @@ pub(super) fn begin(reader: &Reader, wanted: usize) {
     if wanted == 0 {
         return;
     }
-    if let Some(stream) = native_transport(reader) {
+    if native_transport(reader).is_some() {
         reader.least.set(wanted);
         if wanted >= LONG {
-            stream.await_bytes(reader.missing());
+            await_bytes(reader, reader.missing());
         }
     }
 }
@@ -40,13 +54,12 @@ pub(super) fn begin(reader: &Reader, wanted: usize) {
 pub(super) fn end(reader: &Reader) {
     reader.wanted.set(0);
     if reader.least.take() >= LONG {
-        lower(reader);
+        await_bytes(reader, 0);
     }
 }
 
+/// Tells the transport how many bytes the read still needs.
 #[cold]
-fn lower(reader: &Reader) {
-    if let Some(stream) = native_transport(reader) {
-        stream.await_bytes(0);
-    }
+fn await_bytes(reader: &Reader, missing: usize) {
+    with_native_transport(reader, |stream| stream.await_bytes(missing));
 }

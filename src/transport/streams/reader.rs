@@ -2,8 +2,6 @@
 
 use std::cell::{Cell, UnsafeCell};
 
-use pyo3::ffi;
-
 use super::store::{Room, Store};
 use super::waiter::wake;
 use crate::capi::class::{ClassSpec, field};
@@ -64,16 +62,16 @@ pub(super) fn class<'py>() -> ClassSpec<'py, Reader> {
 }
 
 impl Reader {
-    /// Has the instance no attributes in its dict, a usual buffer and a usual limit?
+    /// Has the instance no attributes in its dict, a usual buffer and a usual limit? `object` is the reader.
     #[inline(always)]
-    pub(super) fn is_plain(&self) -> bool {
-        self.custom_buffer.is_empty() && !self.custom_limit.get() && has_no_items(&self.dict)
+    pub(super) fn is_plain(&self, object: &Ref) -> bool {
+        self.custom_buffer.is_empty() && !self.custom_limit.get() && object.has_no_items(&self.dict)
     }
 
-    #[allow(clippy::mut_from_ref, reason = "GIL-guarded cell; no borrow is held while Python code can run")]
+    #[allow(clippy::mut_from_ref, reason = "a guarded cell; no borrow is held while Python code can run")]
     #[inline(always)]
     pub(super) fn store(&self) -> &mut Store {
-        // SAFETY: the GIL is held, and every caller ends the borrow before Python code runs.
+        // SAFETY: this thread is in the reader's section, and every caller ends the borrow before Python code runs.
         unsafe { &mut *self.store.get() }
     }
 
@@ -191,13 +189,6 @@ impl Reader {
         let transport = self.transport.get().unwrap_or_else(Ref::none);
         transport.call_method(&imports().resume_reading, &[]).map(drop)
     }
-}
-
-/// Is the instance's dict missing or empty?
-#[inline(always)]
-pub(super) fn has_no_items(dict: &Slot) -> bool {
-    // SAFETY: the slot is empty, or has a dict.
-    dict.is_empty() || unsafe { ffi::PyDict_Size(dict.as_ptr()) } == 0
 }
 
 impl Traverse for Reader {

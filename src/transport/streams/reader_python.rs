@@ -14,6 +14,7 @@ use crate::capi::error::exception;
 use crate::capi::imports::support;
 use crate::capi::inspect::boolean;
 use crate::capi::methods::{Attribute, Method, TypeSlot};
+use crate::capi::section::FREE_THREADED;
 use crate::capi::{Arguments, Borrowed, Fallible, Raised, Ref, This};
 use crate::compat::version::READUNTIL_TAKES_TUPLES;
 use crate::transport::attributes::{flag_attribute, slot_attribute};
@@ -187,6 +188,13 @@ fn buffer(this: This<'_, Reader>) -> Result<Ref, Raised> {
     long_read::end(&this);
     match this.custom_buffer.get() {
         Some(custom) => Ok(custom),
+        None if FREE_THREADED => {
+            // From now on asyncio's methods use the bytearray. It has a lock of its own, which native code does not hold.
+            let shared = this.store().share()?;
+            drop(std::mem::replace(this.store(), Store::empty()));
+            this.custom_buffer.set(Some(shared.clone_ref()));
+            Ok(shared)
+        }
         None => this.store().share(),
     }
 }
@@ -195,7 +203,8 @@ fn set_buffer(this: This<'_, Reader>, value: Option<Borrowed<'_>>) {
     long_read::end(&this);
     let value = value.map_or_else(Ref::none, |value| value.to_owned());
     let (store, custom) = match Store::of(value) {
-        Ok(store) => (store, None),
+        Ok(store) if !FREE_THREADED => (store, None),
+        Ok(store) => (Store::empty(), store.shared().map(|shared| shared.object().clone_ref())),
         Err(custom) => (Store::empty(), Some(custom)),
     };
     drop(std::mem::replace(this.store(), store));

@@ -1,11 +1,10 @@
 //! The native half of a StreamWriter: its fields.
 
-use super::reader::has_no_items;
-use crate::capi::Slot;
 use crate::capi::class::{ClassSpec, field};
 use crate::capi::collector::{Traverse, Visitor};
 use crate::capi::methods::TypeSlot;
 use crate::capi::native::{Dealloc, WeakList, native_class};
+use crate::capi::{Ref, Slot};
 
 /// The fields. If all bytes are zero, `__init__` was not called yet.
 #[derive(Debug)]
@@ -38,10 +37,10 @@ impl Writer {
         [&self.transport, &self.protocol, &self.reader, &self.event_loop, &self.complete, &self.dict]
     }
 
-    /// Has the instance no attributes in its dict?
+    /// Has the instance no attributes in its dict? `object` is the writer.
     #[inline(always)]
-    pub(super) fn is_plain(&self) -> bool {
-        has_no_items(&self.dict)
+    pub(super) fn is_plain(&self, object: &Ref) -> bool {
+        object.has_no_items(&self.dict)
     }
 }
 

@@ -19,28 +19,23 @@ fn pass_on(this: This<'_, Writer>, name: &str, arguments: Arguments<'_>) -> Resu
     inherited(|classes| &classes.asyncio_writer, name, &this.object(), arguments)
 }
 
-/// The fields of a plain writer's transport, if it is an unpatched stream transport of ours.
+/// Calls `body` with a plain writer's transport, if it is an unpatched stream transport of ours.
 #[inline(always)]
-fn plain_stream<'a>(this: This<'_, Writer>, transport: Option<&'a Ref>) -> Option<This<'a, Stream>> {
+fn with_plain_stream<R>(this: This<'_, Writer>, body: impl FnOnce(This<'_, Stream>) -> R) -> Option<R> {
+    let transport = this.transport.get()?;
     let classes = CLASSES.get()?;
     classes.plain_writer(&this.object())?;
-    writing::plain_stream(classes, transport?)
+    writing::with_plain_stream(classes, &transport, body)
 }
 
 fn write(this: This<'_, Writer>, arguments: Arguments<'_>) -> Result<(), Raised> {
-    let transport = this.transport.get();
-    match plain_stream(this, transport.as_ref()) {
-        Some(stream) => send::write(stream, arguments.one("write", "data")?),
-        None => pass_on(this, "write", arguments).map(drop),
-    }
+    let native = |stream: This<'_, Stream>| send::write(stream, arguments.one("write", "data")?);
+    with_plain_stream(this, native).unwrap_or_else(|| pass_on(this, "write", arguments).map(drop))
 }
 
 fn writelines(this: This<'_, Writer>, arguments: Arguments<'_>) -> Result<(), Raised> {
-    let transport = this.transport.get();
-    match plain_stream(this, transport.as_ref()) {
-        Some(stream) => send::writelines(stream, arguments.one("writelines", "data")?),
-        None => pass_on(this, "writelines", arguments).map(drop),
-    }
+    let native = |stream: This<'_, Stream>| send::writelines(stream, arguments.one("writelines", "data")?);
+    with_plain_stream(this, native).unwrap_or_else(|| pass_on(this, "writelines", arguments).map(drop))
 }
 
 fn drain(this: This<'_, Writer>) -> Result<Ref, Raised> {

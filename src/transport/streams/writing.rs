@@ -9,11 +9,21 @@ use crate::transport::stream::state::Stream;
 const PAUSED: usize = 1;
 const CONNECTION_LOST: usize = 2;
 
-/// The fields of a transport, if it is an unpatched stream transport of ours.
+/// Calls `body` with a transport, in a section of its loop, if it is an unpatched stream transport of ours.
 #[inline(always)]
-pub(super) fn plain_stream<'a>(classes: &Classes, transport: &'a Ref) -> Option<This<'a, Stream>> {
-    let stream = transport.downcast::<Stream>()?;
-    if classes.transport.is_unpatched() && stream.base.has_no_own_attributes() { Some(stream) } else { None }
+pub(super) fn with_plain_stream<R>(
+    classes: &Classes,
+    transport: &Ref,
+    body: impl FnOnce(This<'_, Stream>) -> R,
+) -> Option<R> {
+    let call = |stream: This<'_, Stream>| {
+        if classes.transport.is_unpatched() && stream.has_no_own_attributes() {
+            Some(body(stream))
+        } else {
+            None
+        }
+    };
+    transport.with_native(call).flatten()
 }
 
 /// Would asyncio's `drain` return without waiting and without an error?
@@ -22,13 +32,13 @@ pub(super) fn is_drained(object: &Ref) -> Result<bool, Raised> {
     let Some(classes) = CLASSES.get() else { return Ok(false) };
     let Some(writer) = classes.plain_writer(object) else { return Ok(false) };
     if let Some(reader) = writer.reader.get()
-        && classes.plain_reader(&reader).is_none_or(|reader| !reader.exception.is_empty())
+        && reader.hold(|| classes.plain_reader(&reader).is_none_or(|reader| !reader.exception.is_empty()))
     {
         return Ok(false);
     }
     let Some(transport) = writer.transport.get() else { return Ok(false) };
-    let closing = match plain_stream(classes, &transport) {
-        Some(stream) => stream.base.life.is_closing(),
+    let closing = match with_plain_stream(classes, &transport, |stream| stream.base.life.is_closing()) {
+        Some(closing) => closing,
         None => is_closing(&transport)?,
     };
     let Some(protocol) = writer.protocol.get() else { return Ok(false) };

@@ -6,10 +6,12 @@
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::VecDeque;
 
+use pyo3::ffi;
+
 use super::engine::Engine;
 use crate::capi::collector::{Traverse, Visitor};
 use crate::capi::fallible::interned;
-use crate::capi::native::{Dealloc, native_class};
+use crate::capi::native::{Class, Dealloc, Native};
 use crate::capi::{Borrowed, Raised, Slot, This};
 use crate::event_loop::core::{Core, core_of};
 use crate::transport::base::protocol_sink::ProtocolSink;
@@ -80,7 +82,20 @@ pub(crate) struct Connection {
 }
 
 // `make_type` in `python.rs` builds the class. Its instances begin with the default fields.
-native_class!(unsafe Connection);
+// SAFETY: see above.
+unsafe impl Native for Connection {
+    fn class() -> &'static Class {
+        static CLASS: Class = Class::new();
+        &CLASS
+    }
+
+    /// The loop. The setter of `_loop` sets it once, by asyncio's `__init__`; until then it is the object itself.
+    #[inline(always)]
+    fn guard(this: This<'_, Self>) -> *mut ffi::PyObject {
+        let event_loop = this.event_loop.as_ptr();
+        if event_loop.is_null() { this.object().as_ptr() } else { event_loop }
+    }
+}
 
 impl Traverse for Connection {
     fn traverse(&self, visitor: &mut Visitor) {

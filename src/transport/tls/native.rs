@@ -45,7 +45,7 @@ impl Native {
             }
             let left = (left.as_mut_ptr().cast::<u8>(), left.len());
             // SAFETY: `raw` owns the SSL. As in asyncio, only one thread may use a connection at a time, and this one
-            // holds the GIL. The room is borrowed exclusively.
+            // is in a section of its loop. The room is borrowed exclusively.
             match self.io.call_openssl(|| unsafe { self.library.read(self.ssl, left) }) {
                 Outcome::Done(count) => {
                     room.filled += count;

@@ -18,7 +18,7 @@ use crate::capi::call::call0;
 use crate::capi::class::ClassSpec;
 use crate::capi::error::{exception, exception_about};
 use crate::capi::methods::{Attribute, Method, TypeSlot};
-use crate::capi::{Arguments, Borrowed, Fallible, Fatal, Raised, Ref, This};
+use crate::capi::{Arguments, Borrowed, Fallible, Fatal, Native, Raised, Ref, This};
 use crate::event_loop::event_loop::EventLoop;
 use crate::libssl::bio::Notify;
 use crate::transport::attributes::{flag_attribute, slot_attribute};
@@ -147,9 +147,15 @@ fn set_event_loop(this: This<'_, Connection>, value: Option<Borrowed<'_>>) -> Py
 
 fn set_transport(this: This<'_, Connection>, value: Option<Borrowed<'_>>) -> PyResult<()> {
     let transport = value.filter(|value| !value.is_none());
-    if let Some(other) = transport.filter(|transport| transport.downcast::<Stream>().is_none()) {
-        let other = other.bind(this.py());
-        return Err(exception_about::<PyTypeError>(c"expected a stream transport, not %R", &other));
+    if let Some(other) = transport {
+        let loop_of = |stream: This<'_, Stream>| stream.base.event_loop().as_ptr();
+        let Some(event_loop) = other.with_native(loop_of) else {
+            let other = other.bind(this.py());
+            return Err(exception_about::<PyTypeError>(c"expected a stream transport, not %R", &other));
+        };
+        if event_loop != this.event_loop.as_ptr() {
+            return Err(exception::<PyValueError>("the stream transport belongs to another event loop"));
+        }
     }
     this.transport.set(transport.map(Borrowed::to_owned));
     Ok(())
@@ -233,11 +239,12 @@ fn notify(this: This<'_, Connection>) -> PyResult<Notify> {
 /// Sends such output. Runs on the loop's thread.
 fn send_unprompted(py: Python<'_>, target: &Py<PyWeakrefReference>) -> Result<(), Fatal> {
     let Some(object) = target.bind(py).upgrade().map(Ref::from) else { return Ok(()) };
-    let Some(this) = object.downcast::<Connection>() else { return Ok(()) };
-    match (this.in_context(|| write::process_outgoing(this)), this.core()) {
-        (Err(raised), Some(core)) => core.unraisable(raised),
-        _ => Ok(()),
-    }
+    let send =
+        |this: This<'_, Connection>| match (this.in_context(|| write::process_outgoing(this)), this.core()) {
+            (Err(raised), Some(core)) => core.unraisable(raised),
+            _ => Ok(()),
+        };
+    object.with_native(send).unwrap_or(Ok(()))
 }
 
 /// Why the native engine cannot be used in this process, or None if it can.
@@ -249,10 +256,10 @@ pub(crate) fn tls_problem(py: Python<'_>) -> Option<&'static str> {
 /// Makes the class. Called once, by the module's initialisation.
 pub(crate) fn make_type(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
     set_native_protocol(NativeProtocol {
-        is_class_of: |protocol| protocol.downcast::<Connection>().is_some(),
+        is_class_of: |protocol| Connection::class().is_class_of(protocol),
         receive: read::receive,
         send_last: write::send_last_of,
-        unsent: |protocol| protocol.downcast::<Connection>().map_or(0, |connection| connection.unsent()),
+        unsent: |protocol| protocol.with_native(|it: This<'_, Connection>| it.unsent()).unwrap_or(0),
     });
     ClassSpec::<Connection>::new(c"wakeloop._core.TlsConnection")
         .with_default_fields()

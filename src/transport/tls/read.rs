@@ -11,7 +11,7 @@ use super::write::{fail, flush, write_pending};
 use crate::capi::buffer::{Buffer, RawBytes};
 use crate::capi::call::in_kept_context;
 use crate::capi::error::raise;
-use crate::capi::{Raised, Ref, This};
+use crate::capi::{Exception, Raised, Ref, This};
 use crate::event_loop::core::Core;
 use crate::event_loop::recording;
 use crate::transport::base::protocol_sink::Delivery;
@@ -41,7 +41,18 @@ pub(super) fn receive(
     data: Vec<u8>,
     context: Option<&Ref>,
 ) -> Result<(), Raised> {
-    let Some(this) = connection.downcast::<Connection>() else { return Ok(()) };
+    connection.with_native(|this| receive_by(this, core, data, context)).unwrap_or(Ok(()))
+}
+
+fn receive_by(
+    this: This<'_, Connection>,
+    core: &Core,
+    data: Vec<u8>,
+    context: Option<&Ref>,
+) -> Result<(), Raised> {
+    if !this.core().is_some_and(|own| std::ptr::eq(own, core)) {
+        return Err(Exception::RuntimeError.raise("the TLS connection belongs to another event loop"));
+    }
     let taken = take(this, core, &data);
     core.scratch.give_back(data);
     let taken = taken?;

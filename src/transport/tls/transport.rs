@@ -39,8 +39,8 @@ fn with(
 ) -> Result<(), Raised> {
     let Some(held) = this.connection.get() else { return Ok(()) };
     // Python code can set the attribute to any object.
-    match held.downcast::<Connection>() {
-        Some(connection) => body(connection),
+    match held.with_native(body) {
+        Some(done) => done,
         None => Err(Exception::TypeError.raise("_connection is not a TLS connection")),
     }
 }
@@ -125,7 +125,7 @@ pub(crate) fn make_type(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
     let base_type = base.clone().cast_into::<pyo3::types::PyType>()?;
     // SAFETY: a live type object.
     let size = unsafe { (*base_type.as_type_ptr()).tp_basicsize } as usize;
-    // Ordering: Relaxed. It is stored at import, and read with the GIL held.
+    // Ordering: Relaxed. It is stored at import.
     OFFSET.store(size.next_multiple_of(align_of::<Fields>()), Ordering::Relaxed);
     // SAFETY: zeroed memory is an empty slot.
     unsafe { ClassSpec::<Fields>::new(c"wakeloop._core.SSLTransport").derivable() }

@@ -207,9 +207,7 @@ fn offer(
 
 /// Calls [`send_last`] for the TLS connection that is the protocol of a stream transport.
 pub(super) fn send_last_of(connection: &Ref) {
-    if let Some(this) = connection.downcast::<Connection>() {
-        send_last(this);
-    }
+    connection.with_native(send_last);
 }
 
 /// Sends the queue before the connection is closed by force, because asyncio would have sent it when it was written.

@@ -1,0 +1,209 @@
+"""Loops in several threads, and calls from wrong threads. Without the GIL they run at once."""
+
+import asyncio
+import os
+import socket
+import subprocess
+import sys
+import sysconfig
+import threading
+
+import pytest
+
+FREE_THREADED_BUILD = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
+
+
+def python(code, **environment):
+    """Runs Python code with wakeloop on the path, and returns what it has printed."""
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)} | environment,
+        capture_output=True,
+        text=True,
+        timeout=25,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
+
+
+def in_thread(function, *arguments):
+    """Calls a function in a new thread, and raises what it raises."""
+    outcome = []
+
+    def call():
+        try:
+            outcome.append((function(*arguments), None))
+        except BaseException as error:
+            outcome.append((None, error))
+
+    thread = threading.Thread(target=call)
+    thread.start()
+    thread.join(20)
+    ((result, error),) = outcome
+    if error is not None:
+        raise error
+    return result
+
+
+# -- the GIL ---------------------------------------------------------------------------------------------------------
+
+IMPORT = "import sys; before = sys._is_gil_enabled(); import wakeloop; print(before, sys._is_gil_enabled())"
+
+
+@pytest.mark.native
+@pytest.mark.skipif(not FREE_THREADED_BUILD, reason="the GIL is always on here")
+@pytest.mark.parametrize(("choice", "after"), [(None, "True"), ("0", "False")])
+def test_the_import_turns_the_gil_on_unless_the_interpreter_is_told_not_to(choice, after):
+    environment = {} if choice is None else {"PYTHON_GIL": choice}
+    assert python(IMPORT, **environment) == ["False", after]
+
+
+# -- calls from wrong threads ----------------------------------------------------------------------------------------
+
+
+def test_a_handle_that_another_thread_cancels_does_not_run(run):
+    async def main():
+        loop, ran = asyncio.get_running_loop(), []
+        handles = [loop.call_soon(ran.append, 1), loop.call_later(0.01, ran.append, 2)]
+        handles.append(in_thread(loop.call_soon_threadsafe, ran.append, 3))
+        for handle in handles:
+            in_thread(handle.cancel)
+        await asyncio.sleep(0.05)
+        assert ran == [] and all(in_thread(handle.cancelled) for handle in handles)
+
+    run(main())
+
+
+def test_a_loop_that_runs_can_be_asked_from_another_thread(run):
+    async def main():
+        loop = asyncio.get_running_loop()
+        assert in_thread(loop.is_running) and not in_thread(loop.is_closed)
+        assert in_thread(loop.time) > 0 and in_thread(loop.create_future).get_loop() is loop
+
+    run(main())
+
+
+def test_in_debug_mode_a_call_from_another_thread_raises(run):
+    async def main():
+        loop = asyncio.get_running_loop()
+        for call in (lambda: loop.call_soon(int), lambda: loop.call_later(1, int), lambda: loop.call_at(1, int)):
+            with pytest.raises(RuntimeError, match="Non-thread-safe operation"):
+                in_thread(call)
+
+    run(main(), debug=True)
+
+
+def test_a_transport_is_written_and_closed_by_another_thread(run):
+    async def main():
+        loop, lost = asyncio.get_running_loop(), asyncio.Event()
+
+        class Protocol(asyncio.Protocol):
+            def connection_lost(self, error):
+                assert error is None
+                lost.set()
+
+        ours, theirs = socket.socketpair()
+        with theirs:
+            theirs.setblocking(False)
+            transport, _ = await loop.create_connection(Protocol, sock=ours)
+            in_thread(transport.write, b"from a thread")
+            assert await loop.sock_recv(theirs, 64) == b"from a thread"
+            assert in_thread(transport.get_extra_info, "socket").fileno() == transport.get_extra_info("socket").fileno()
+            in_thread(transport.close)
+            assert in_thread(transport.is_closing) and in_thread(transport.get_write_buffer_size) == 0
+            await asyncio.wait_for(lost.wait(), 10)
+
+    run(main())
+
+
+def test_a_result_that_another_thread_sets_wakes_the_task(run):
+    async def main():
+        loop = asyncio.get_running_loop()
+        future = loop.create_future()
+        thread = threading.Thread(target=lambda: loop.call_soon_threadsafe(future.set_result, 7))
+        thread.start()
+        assert await asyncio.wait_for(future, 10) == 7
+        thread.join()
+
+    run(main())
+
+
+def test_calls_from_several_threads_each_keep_their_order(run):
+    async def main():
+        loop, seen, done = asyncio.get_running_loop(), [], asyncio.Event()
+
+        def schedule(number):
+            for count in range(500):
+                loop.call_soon_threadsafe(seen.append, (number, count))
+
+        def schedule_all():
+            threads = [threading.Thread(target=schedule, args=(number,)) for number in range(4)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            loop.call_soon_threadsafe(done.set)
+
+        last = threading.Thread(target=schedule_all)
+        last.start()
+        await asyncio.wait_for(done.wait(), 20)
+        last.join()
+        for number in range(4):
+            assert [count for owner, count in seen if owner == number] == list(range(500))
+
+    run(main())
+
+
+# -- many loops ------------------------------------------------------------------------------------------------------
+
+
+async def ring(number, loops, ready, rounds):
+    """Counts to `rounds` with streams, timers and futures, and wakes the next loop in each round."""
+    loop, woken, echoed = asyncio.get_running_loop(), 0, 0
+    loops[number] = loop
+    await loop.run_in_executor(None, ready.wait)
+
+    def wake():
+        nonlocal woken
+        woken += 1
+
+    async def echo(reader, writer):
+        while data := await reader.readline():
+            writer.write(data)
+            await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(echo, "127.0.0.1", 0)
+    reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+    for _ in range(rounds):
+        writer.write(b"line\n")
+        echoed += await reader.readline() == b"line\n"
+        loops[(number + 1) % len(loops)].call_soon_threadsafe(wake)
+        handle = loop.call_later(10, wake)
+        await asyncio.sleep(0)
+        handle.cancel()
+    writer.close()
+    await writer.wait_closed()
+    server.close()
+    await server.wait_closed()
+    while woken < rounds:
+        await asyncio.sleep(0.001)
+    # No loop closes before the others have stopped waking it.
+    await loop.run_in_executor(None, ready.wait)
+    return echoed, woken
+
+
+def test_loops_in_several_threads_work_at_once_and_wake_each_other(run):
+    count, rounds = 8, 60
+    loops, ready = [None] * count, threading.Barrier(count)
+    results = [None] * count
+
+    def work(number):
+        results[number] = run(ring(number, loops, ready, rounds))
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(25)
+    assert results == [(rounds, rounds)] * count
