@@ -26,7 +26,7 @@ CAN_EMBED = $(PY) -c 'import sys, pathlib, sysconfig as s; v = s.get_config_var;
 	sys.exit(not (pathlib.Path(v("LIBDIR")) / v("LDLIBRARY")).exists())'
 
 .DEFAULT_GOAL := help
-.PHONY: help venv build demo docs guides test test-rust test-python loom mutants shuttle miri sanitize other-systems debug-python debug-tests bench-echo conformance conformance-modes conformance-3.14 conformance-matrix conformance-summed ecosystem extension lint types soak stress-loops fuzz determinism testing-peers bench bench-3.14 bench-3.15 bench-quick bench-instructions bench-shares bench-workers bench-primitives bench-files bench-queues bench-runtime wheels check-wheels sdist check-sdist check-arm64 licenses deny workflows release-check clean
+.PHONY: help venv build demo docs guides test test-rust test-python loom mutants shuttle miri sanitize other-systems debug-python debug-tests bench-echo conformance conformance-modes conformance-3.14 conformance-matrix conformance-summed ecosystem extension lint check-free-threaded types soak stress-loops fuzz determinism testing-peers bench bench-3.14 bench-3.15 bench-quick bench-instructions bench-shares bench-workers bench-primitives bench-files bench-queues bench-runtime wheels check-wheels sdist check-sdist check-arm64 licenses deny workflows release-check clean
 
 help: ## lists the main targets
 	@awk -F ':.*## ' '/^[a-z0-9.-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -101,6 +101,18 @@ lint: $(MADE)-lint ## checks the formatting, the structure of the source, and th
 	cargo clippy --all-targets --no-default-features --quiet -- -D warnings
 	RUSTDOCFLAGS='-D warnings' cargo doc --no-default-features --no-deps --document-private-items --quiet
 	PYO3_PYTHON=$(abspath $(PY)) cargo clippy --all-targets --features async-runtimes --quiet -- -D warnings
+	$(MAKE) --no-print-directory check-free-threaded
+
+FREE_THREADED ?= 3.14t 3.15t
+
+# No such interpreter is needed: pyo3 is told of it by a file. clippy has the warnings, and the list of functions that only
+# a GIL makes right (clippy.toml). The build finds what is checked only when code is generated, such as layouts.
+check-free-threaded: #- compiles the extension for free-threaded CPython, with warnings as errors
+	@set -e; for python in $(FREE_THREADED); do echo $$python; for command in 'clippy --lib' 'rustc --lib --crate-type cdylib'; do \
+	env -u PYO3_PYTHON PYO3_CONFIG_FILE=$(abspath tests/free_threaded)/$$python.txt \
+		CARGO_TARGET_DIR=$(or $(CARGO_TARGET_DIR),target)/free-threaded-$$python \
+		CARGO_PROFILE_DEV_OPT_LEVEL=0 CARGO_PROFILE_DEV_DEBUG=0 \
+		cargo $$command --features async-runtimes --quiet -- -D warnings; done; done
 
 test-rust: $(MADE)-venv ## runs the Rust tests, without and with Python
 	cargo test --no-default-features --quiet
@@ -293,18 +305,18 @@ WHEEL_SYSTEMS ?= x86_64-unknown-linux-gnu aarch64-unknown-linux-gnu x86_64-unkno
 # for, so none of them has to be installed.
 WHEEL_TAG = $(if $(findstring musl,$1),musllinux_1_2,manylinux_2_17)
 BUILD_WHEELS = maturin build --release --strip --locked --zig --target $1 --compatibility $(call WHEEL_TAG,$1) \
-	$(WHEEL_PYTHONS:%=--interpreter python%) --out $(DIST)
+	$(WHEEL_PYTHONS:%=--interpreter python%) $(FREE_THREADED:%=--interpreter python%) --out $(DIST)
 # With these, two builds of a commit in the same directory are the same, byte for byte: see docs/releasing.md.
 REPRODUCIBLE = SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) RUSTFLAGS='--remap-path-prefix=$(abspath .)=/wakeloop \
 	--remap-path-prefix=$(or $(CARGO_HOME),$(HOME)/.cargo)/registry/src=/crates'
 ON_PATH = PATH="$(abspath $(VENV))/bin:$$PATH"
 
-wheels: $(MADE)-wheels #- builds a wheel for each of WHEEL_PYTHONS on each of WHEEL_SYSTEMS into dist
+wheels: $(MADE)-wheels #- builds a wheel for each of WHEEL_PYTHONS and FREE_THREADED on each of WHEEL_SYSTEMS into dist
 	rustup target add $(WHEEL_SYSTEMS)
 	$(foreach system,$(WHEEL_SYSTEMS),$(ON_PATH) $(REPRODUCIBLE) $(call BUILD_WHEELS,$(system)) &&) true
 
 check-wheels: $(MADE)-wheels #- audits the wheels in dist, and runs the smoke test with those that can run here
-	$(PY) -m release.check_wheels $(DIST) --pythons $(WHEEL_PYTHONS) --systems $(WHEEL_SYSTEMS)
+	$(PY) -m release.check_wheels $(DIST) --pythons $(WHEEL_PYTHONS) $(FREE_THREADED) --systems $(WHEEL_SYSTEMS)
 
 sdist: $(MADE)-wheels #- builds the source distribution into dist
 	$(ON_PATH) $(REPRODUCIBLE) maturin sdist --out $(DIST)

@@ -50,8 +50,8 @@ class Wheel:
 
     @property
     def python(self) -> str:
-        """The version of Python that it is for: "3.13"."""
-        tag = self.path.name.split("-")[2].removeprefix("cp")
+        """The version of Python that it is for: "3.13", or "3.14t" for a free-threaded one."""
+        tag = self.path.name.split("-")[3].removeprefix("cp")
         return f"{tag[0]}.{tag[1:]}"
 
     @property
@@ -147,8 +147,9 @@ def problems_with_extension(wheel: Wheel) -> Iterator[str]:
         if "musllinux" in wheel.path.name and needed != {"libc.so"}:
             yield f"the extension module needs {sorted(needed)}"
         exported = [row[7] for row in map(str.split, symbols.splitlines()) if row[4:5] == ["GLOBAL"] and row[6] != "UND"]
-        # Python 3.15 looks for the second name first (PEP 793).
-        if "PyInit__core" not in exported or not set(exported) <= {"PyInit__core", "PyModExport__core"}:
+        # Python 3.15 looks for the second name first (PEP 793). The package loads `_gil` if WAKELOOP_GIL=1.
+        allowed = {f"{kind}_{module}" for kind in ("PyInit", "PyModExport") for module in ("_core", "_gil")}
+        if "PyInit__core" not in exported or not set(exported) <= allowed:
             yield f"the extension module exports {exported}"
 
 

@@ -149,6 +149,7 @@ def make_wheel(directory, name=NAME, leave_out=(), files_instead=None):
     [
         (NAME, "3.13", "aarch64-unknown-linux-gnu"),
         ("wakeloop-1.2.3-cp311-cp311-musllinux_1_2_x86_64.whl", "3.11", "x86_64-unknown-linux-musl"),
+        ("wakeloop-1.2.3-cp314-cp314t-musllinux_1_2_x86_64.whl", "3.14t", "x86_64-unknown-linux-musl"),
     ],
 )
 def test_a_wheel_with_all_that_belongs_in_it_has_no_problems(tmp_path, name, python, system):
