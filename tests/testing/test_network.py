@@ -887,6 +887,40 @@ def test_a_closed_connection_delivers_the_rest_after_a_cut():
     connected(network, main)
 
 
+def test_a_writer_learns_of_a_closed_peer_after_its_reset_was_lost():
+    network = hosts()
+
+    async def main(it):
+        network.partition("client", "server", one_way=True)
+        it.writer.close()
+        await asyncio.sleep(0)
+        it.server_writer.write(b"x")
+        await asyncio.sleep(5)
+        network.heal()
+        with pytest.raises(ConnectionResetError):
+            await it.server_reader.read()
+
+    connected(network, main)
+
+
+@pytest.mark.parametrize("cut", [False, True], ids=["lost by the peer", "cut"])
+def test_a_writer_that_waits_for_room_notices_that_the_peer_is_gone(cut):
+    network = hosts(receive_buffer=1000)
+
+    async def main(it):
+        it.server_writer.transport.pause_reading()
+        it.writer.write(bytes(5000))
+        await asyncio.sleep(10)
+        if cut:
+            network.partition("client", "server")
+        else:
+            it.connection.half_open("server")
+        with pytest.raises(TimeoutError if cut else ConnectionResetError):
+            await it.reader.read()
+
+    connected(network, main)
+
+
 def test_a_timer_that_runs_early_by_a_rounding_error_runs_once():
     async def main(it):
         loop = asyncio.get_running_loop()

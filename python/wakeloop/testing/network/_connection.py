@@ -68,6 +68,12 @@ class Connection:
             if end.is_sending and end.out is not None:
                 end.out.resume()
 
+    def probe_flows(self) -> None:
+        """Let both ends find out that nothing arrives any more, if they have something to send."""
+        for end in (self._client, self._server):
+            if end.is_sending and end.out is not None:
+                end.out.probe()
+
     def __repr__(self) -> str:
         state = "open" if self.is_open else "closed"
         return f"<{type(self).__name__} {self.client} to {self.server}, {state}>"

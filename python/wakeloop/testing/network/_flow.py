@@ -163,6 +163,14 @@ class Flow:
         """Go on, after a link was healed: the receiver's room may have been announced in vain."""
         self.pump()
 
+    def probe(self) -> None:
+        """Find out whether the receiver is still there. Linux does so from time to time while there is no room.
+
+        Here it is done only when the answer has become another one, so that no timer runs without end.
+        """
+        if self._unsent and self._lost is None:
+            self._try_later(Segment(b""))
+
     def window_opens(self) -> None:
         """The receiver has read, and announces its room to the sender."""
         if not self._unsent or self._opening is not None or self._backward.is_cut or self.is_stalled:
@@ -239,9 +247,12 @@ class Flow:
                 each.timer.cancel()
             if each.is_last:
                 self._fin_sent = False
+        self._take_back(b"".join(each.data for each in waiting))
+
+    def _take_back(self, data: bytes) -> None:
+        """Send data again that has not arrived."""
         if not self.sender.is_sending:
             return
-        data = b"".join(each.data for each in waiting)
         self._unacknowledged -= len(data)
         self._unsent[:0] = data
         if self._lost is None:
@@ -256,6 +267,8 @@ class Flow:
             self.receiver.on_reset()
             return
         if not self.receiver.on_segment(segment.data, segment.is_last):
+            # The answer was a RST. If that is lost, the sender tries again.
+            self._take_back(segment.data)
             return
         self.is_delivered = self.is_delivered or segment.is_last
         self._owed += len(segment.data)

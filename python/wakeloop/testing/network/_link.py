@@ -147,6 +147,7 @@ class Link:
         """Lose all packets from now on, also those on their way. With `one_way`, only those to the second host."""
         for direction in self._chosen(one_way):
             direction.cut()
+        self._network.probe_flows()
 
     def heal(self) -> None:
         """Let packets pass again."""

@@ -175,6 +175,7 @@ class Network(NetworkState):
             link.direction(first, second).cut()
             if not one_way:
                 link.direction(second, first).cut()
+        self.probe_flows()
 
     def heal(self, *hosts: Host | str) -> None:
         """Let packets pass on all links again, or on those of some hosts."""
@@ -345,6 +346,13 @@ class Network(NetworkState):
         # Also the ends that their programs have closed, which still send what was written.
         for connection in self.connections():
             connection.resume_flows()
+
+    def probe_flows(self) -> None:
+        """Let all connections notice that a link was cut."""
+        if not self.is_running:
+            return
+        for connection in self.connections():
+            connection.probe_flows()
 
 
 def _checked_name(name: Any) -> str:

@@ -98,6 +98,10 @@ class NetworkState:
         """Let all connections go on, because a link was healed."""
         raise NotImplementedError
 
+    def probe_flows(self) -> None:
+        """Let all connections notice that a link was cut."""
+        raise NotImplementedError
+
     def note_connection(self, client: Any, server: Any) -> None:
         """Note that a connection was established."""
         raise NotImplementedError

@@ -85,7 +85,12 @@ class StreamEndpoint(Endpoint):
 
     @property
     def window(self) -> int:
-        """How many bytes the peer may send. Small windows are not announced, as in TCP."""
+        """How many bytes the peer may send. Small windows are not announced, as in TCP.
+
+        A peer that does not know that the connection has ended here sends something, and gets a RST for it.
+        """
+        if self.state is not State.CONNECTED:
+            return SEGMENT
         room = self.receive_capacity - len(self._buffer)
         return room if room >= min(SEGMENT, self.receive_capacity // 2) else 0
 
@@ -444,6 +449,8 @@ class StreamEndpoint(Endpoint):
         if self.address is not None:
             self.host.release(self)
         self.changed()
+        if self.peer is not None and self.peer.out is not None:
+            self.peer.out.probe()
 
     # -- for scripts -------------------------------------------------------------------------------
 
@@ -451,7 +458,9 @@ class StreamEndpoint(Endpoint):
         """Let no packet from here pass, or let them pass again."""
         if self.out is not None:
             self.out.is_stalled = stalled
-            if not stalled:
+            if stalled:
+                self.out.probe()
+            else:
                 self.out.resume()
 
     def __repr__(self) -> str:
