@@ -262,27 +262,3 @@ def test_importing_wakeloop_loads_nothing_of_it():
 
 def environment():
     return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-
-
-def test_the_clock_waits_for_a_job_that_was_submitted_to_a_pool_itself():
-    async def main():
-        loop, done = asyncio.get_running_loop(), asyncio.Event()
-
-        def job():
-            # What the thread waits for is real, so the clock must neither jump nor take this for a deadlock.
-            ended.wait(0.05)
-            loop.call_soon_threadsafe(done.set)
-
-        with concurrent.futures.ThreadPoolExecutor(1) as pool:
-            for _ in range(3):
-                done.clear()
-                pool.submit(job)
-                async with asyncio.timeout(3600):
-                    await done.wait()
-            # The idle worker that is left is nothing to wait for.
-            before = loop.time()
-            await asyncio.sleep(1000)
-            assert loop.time() == before + 1000
-
-    ended = threading.Event()
-    testing.run(main)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures.thread
-import sys
 import threading
 from typing import Any
 
@@ -46,27 +45,17 @@ class Outside:
         return ""
 
     def threads(self) -> list[threading.Thread]:
-        """Return the threads that the program has started and that still run, without the idle workers of executors."""
+        """Return the threads that the program has started and that still run, without the workers of executors."""
         if threading.active_count() <= 1:
             return []
+        workers: Any = getattr(concurrent.futures.thread, "_threads_queues", ())
         found = {thread for thread in threading.enumerate() if is_programs(thread)} - self._earlier
-        return sorted((thread for thread in found if not _is_idle_worker(thread)), key=lambda thread: thread.name)
+        return sorted((thread for thread in found if thread not in workers), key=lambda thread: thread.name)
 
 
 def is_programs(thread: threading.Thread) -> bool:
     """Whether Python started the thread. Threads of the runtime that have called Python look like threads too."""
     return not isinstance(thread, threading._DummyThread)
-
-
-def _is_idle_worker(thread: threading.Thread) -> bool:
-    """Whether the thread belongs to a ThreadPoolExecutor, and waits for a job."""
-    queues: Any = getattr(concurrent.futures.thread, "_threads_queues", {})
-    queue = queues.get(thread)
-    if queue is None or queue.qsize() or thread.ident is None:
-        return False
-    frame = sys._current_frames().get(thread.ident)
-    # A job has frames of its own. Without one, the innermost frame is that of the executor's loop.
-    return frame is None or (frame.f_code.co_name == "_worker" and "work_item" not in frame.f_locals)
 
 
 def _counted(count: int, noun: str, plural: str = "") -> str:
