@@ -220,14 +220,15 @@ def test_metrics_are_those_of_every_loop():
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_all_loops_gracefully(signum):
     program = """if True:
-        import asyncio, sys, wakeloop
+        import asyncio, os, sys, wakeloop
 
         async def work():
             try:
                 await asyncio.sleep(60)
             finally:
                 await asyncio.sleep(0.01)
-                print("ended", flush=True)
+                # print would write the newline on its own, between those of other threads.
+                os.write(1, b"ended\\n")
 
         async def main():
             asyncio.get_running_loop().call_later(0.2, sys.stderr.write, "ready\\n")
