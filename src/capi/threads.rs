@@ -115,7 +115,7 @@ impl Parker {
 
 impl Drop for Parker {
     fn drop(&mut self) {
-        // SAFETY: nobody waits for the lock: whoever waits holds a reference to `self`.
+        // SAFETY: no thread waits for the lock, because a waiting thread holds a reference to `self`.
         unsafe { PyThread_free_lock(self.0.as_ptr()) };
     }
 }

@@ -20,7 +20,7 @@ pub(super) fn expect_simulations() {
 /// Whether the current thread's runtime may be simulated. If not, nothing has to be looked up.
 #[inline(always)]
 pub(super) fn may_be_simulated() -> bool {
-    // Relaxed: whoever uses such a runtime got it after the store.
+    // Relaxed: a thread gets such a runtime only after the store.
     SIMULATED.load(Relaxed)
 }
 

@@ -218,7 +218,7 @@ def pytest_runtest_makereport(item, call):
 
 
 def _seed_of(item):
-    """The seed with which a test has run, whoever made its loop."""
+    """The seed with which a test has run, on a loop of the plugin or of another one."""
     parameters = _parameters(item)
     if SEED in parameters:
         return parameters[SEED]

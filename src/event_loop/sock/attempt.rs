@@ -91,7 +91,8 @@ fn is_ready(fd: RawFd, events: i16) -> bool {
     unsafe { libc::poll(&mut asked, 1, 0) != 0 }
 }
 
-fn socket_option(fd: RawFd, option: i32) -> io::Result<i32> {
+/// An integer option of a socket, at the level `SOL_SOCKET`.
+pub(crate) fn socket_option(fd: RawFd, option: i32) -> io::Result<i32> {
     let mut value: libc::c_int = 0;
     let mut size = size_of::<libc::c_int>() as libc::socklen_t;
     // SAFETY: `value` is valid for a write of `size` bytes.

@@ -3,7 +3,7 @@
 //! [`methods`] binds the arguments and creates a [`call`], the awaitable. Each of its steps makes an [`attempt`] (or an
 //! [`exchange`], for calls with addresses), and waits if that would block. [`file_transfer`] is for `sock_sendfile`.
 
-mod attempt;
+pub(crate) mod attempt;
 pub(crate) mod call;
 mod exchange;
 pub(crate) mod file_transfer;

@@ -98,7 +98,7 @@ impl<W> Line<W> {
         found.map(|index| self.notified.remove(index)).is_ok()
     }
 
-    /// Leaves the line for good.
+    /// Leaves the line.
     pub(super) fn leave(&mut self, place: Place) -> Left<W> {
         self.check_process();
         if self.consume(place) {

@@ -116,7 +116,7 @@ impl Driver {
         wake_all(self.ready.drain(..));
     }
 
-    /// As `turn`, without timers: whoever simulates the clock fires those.
+    /// As `turn`, without timers. The simulation of the clock fires those.
     pub(super) fn turn_without_timers(&mut self, handle: &Handle, wait: Wait) {
         self.poll(handle, wait, wait != Wait::Not);
         wake_all(std::mem::take(&mut self.ready));

@@ -19,6 +19,8 @@ use std::os::fd::RawFd;
 
 use libc::c_int;
 
+use crate::event_loop::sock::attempt::socket_option;
+
 /// For fewer missing bytes, raising the mark and lowering it again would cost more than it saves.
 pub(crate) const LONG: usize = 128 * 1024;
 /// For more, the kernel would hold so much data that it leaves the processor's cache before it is copied.
@@ -64,7 +66,7 @@ impl LowWater {
         if matches!(now, Mark::Fixed) || now == Mark::Set(wanted) {
             return;
         }
-        self.0.set(if set(fd, wanted) && (now != Mark::New || is_at_least(fd, wanted)) {
+        self.0.set(if set(fd, wanted) && (now != Mark::New || has(fd, wanted)) {
             Mark::Set(wanted)
         } else {
             set(fd, 1);
@@ -79,12 +81,7 @@ fn set(fd: RawFd, bytes: c_int) -> bool {
     unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT, (&raw const bytes).cast(), size) == 0 }
 }
 
-fn is_at_least(fd: RawFd, bytes: c_int) -> bool {
-    let mut found: c_int = 0;
-    let mut size = size_of_val(&found) as libc::socklen_t;
-    // SAFETY: room for an int of that size. A stale descriptor number is an error, not a hazard.
-    let done = unsafe {
-        libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT, (&raw mut found).cast(), &mut size)
-    };
-    done == 0 && found >= bytes
+/// Has the kernel set the mark as it was asked to?
+fn has(fd: RawFd, bytes: c_int) -> bool {
+    socket_option(fd, libc::SO_RCVLOWAT).is_ok_and(|found| found >= bytes)
 }

@@ -172,17 +172,11 @@ def _find_receiver(host: Host, target: Address, port: int, origin: tuple[Address
     """The socket of a host that receives a datagram: a connected one before others, an exact address before any."""
     best, found = 0, None
     for user in host.users(socket.SOCK_DGRAM, port):
-        mine = user.address
-        assert mine is not None and isinstance(user, DatagramEndpoint)
+        assert user.address is not None and isinstance(user, DatagramEndpoint)
         if user._remote is not None and user._remote != origin:
             continue
-        if mine == target:
-            rank = 3
-        elif mine.is_unspecified and mine.version == target.version:
-            rank = 2
-        elif mine.is_unspecified and mine.version == 6 and not user.is_six_only:
-            rank = 1
-        else:
+        rank = user.rank(target)
+        if not rank:
             continue
         rank += 4 if user._remote is not None else 0
         # Of equal ones, Linux takes the last.

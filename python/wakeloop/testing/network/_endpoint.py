@@ -95,6 +95,19 @@ class Endpoint:
         """Whether an IPv6 socket takes no packets of IPv4."""
         return bool(self.option(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY))
 
+    def rank(self, target: Address) -> int:
+        """How well the bound address takes what is sent to a target: exact before any, 0 if it does not."""
+        mine = self.address
+        if mine is None:
+            return 0
+        if mine == target:
+            return 3
+        if not mine.is_unspecified:
+            return 0
+        if mine.version == target.version:
+            return 2
+        return int(mine.version == 6 and not self.is_six_only)
+
     # -- options -----------------------------------------------------------------------------------
 
     @property

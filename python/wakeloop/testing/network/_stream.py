@@ -474,16 +474,10 @@ def find_listener(host: Host, address: Address, port: int) -> StreamEndpoint | N
     found: list[StreamEndpoint] = []
     best = 0
     for user in host.users(socket.SOCK_STREAM, port):
-        mine = user.address
-        if not (user.is_listening and isinstance(user, StreamEndpoint)) or mine is None:
+        if not (user.is_listening and isinstance(user, StreamEndpoint)):
             continue
-        if mine == address:
-            rank = 3
-        elif mine.is_unspecified and mine.version == address.version:
-            rank = 2
-        elif mine.is_unspecified and mine.version == 6 and not user.is_six_only:
-            rank = 1
-        else:
+        rank = user.rank(address)
+        if not rank:
             continue
         if rank > best:
             found, best = [], rank
