@@ -73,6 +73,13 @@ $(MADE)-guides: $(MADE)-extension
 	VIRTUAL_ENV=$(abspath $(VENV)/guides) $(VENV)/guides/bin/maturin develop --release --quiet
 	@touch $@
 
+# The same for other virtual clocks: looptime is a plugin of pytest too.
+$(MADE)-peers: $(MADE)-extension
+	$(PY) -m venv $(VENV)/peers
+	$(VENV)/peers/bin/python -m pip --disable-pip-version-check --quiet install 'maturin>=1.14,<2' looptime aiotools trio anyio
+	VIRTUAL_ENV=$(abspath $(VENV)/peers) $(VENV)/peers/bin/maturin develop --release --quiet
+	@touch $@
+
 $(MADE)-test: $(MADE)-demo $(MADE)-lint
 	$(PIP) install $$($(PY) .ci/requirements.py test)
 	@touch $@
@@ -229,9 +236,8 @@ fuzz: $(MADE)-extension $(MADE)-test ## compares asyncio with wakeloop in a thou
 determinism: $(MADE)-extension $(MADE)-test #- runs 200 programs of wakeloop.testing with 20 seeds, five times each, and compares their steps
 	$(PY) -m tests.testing.determinism
 
-testing-peers: $(MADE)-extension $(MADE)-test #- compares wakeloop.testing with other virtual clocks; writes docs/reference/testing.md
-	$(PIP) install looptime aiotools trio anyio
-	$(PY) -m tests.testing.peers --write
+testing-peers: $(MADE)-peers #- compares wakeloop.testing with other virtual clocks; writes docs/reference/testing.md
+	$(VENV)/peers/bin/python -m tests.testing.peers --write
 
 soak: $(MADE)-extension $(MADE)-test #- runs and observes every kind of work for twenty minutes; nothing may grow
 	$(PY) -m tests.soak --observed

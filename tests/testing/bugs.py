@@ -8,6 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
+import socket
+
+from wakeloop import testing
+from wakeloop.testing.network import Network
+
+#: From one end of the network to the other, in seconds.
+LATENCY = 0.25
 
 
 async def turns(count):
@@ -209,41 +217,48 @@ async def double_close(mended):
     assert handle.freed == 1, f"freed {handle.freed} times"
 
 
+#: Where the servers of these programs listen, on a simulated network.
+ADDRESS = "127.0.0.1", 8000
+
+
 class Client:
-    """Connects again when a request finds that the connection is lost."""
+    """Connects when a request finds that it is not connected."""
 
     def __init__(self, mended):
-        self.mended, self.connection, self.connects = mended, None, 0
-        self.lock = asyncio.Lock()
-
-    async def connect(self):
-        self.connects += 1
-        await asyncio.sleep(0.5)
-        return object()
+        self.connecting = asyncio.Lock() if mended else contextlib.nullcontext()
+        self.connections = []
 
     async def request(self):
-        if self.mended:
-            async with self.lock:
-                if self.connection is None:
-                    self.connection = await self.connect()
-        elif self.connection is None:
-            self.connection = await self.connect()
-        return self.connection
+        async with self.connecting:
+            if not self.connections:
+                self.connections.append(await asyncio.open_connection(*ADDRESS))
+
+    async def close(self):
+        for _, writer in self.connections:
+            writer.close()
+            await writer.wait_closed()
 
 
 async def reconnect_storm(mended):
-    """Each request that finds the connection lost opens a new one."""
+    """Each request that finds no connection opens a new one."""
     client = Client(mended)
 
-    async def request_after(*delays):
-        for delay in delays:
-            await asyncio.sleep(delay)
+    async def serve(reader, writer):
+        await reader.read()
+        writer.close()
+
+    async def request_after(delay, count):
+        await asyncio.sleep(delay)
+        await turns(count)
         await client.request()
 
-    # The last three come at the time at which the connection is there again.
-    late = [request_after(1.25, 0.25) for _ in range(3)]
-    await asyncio.gather(request_after(1.0), *late)
-    assert client.connects == 1, f"{client.connects} connections for one that was lost"
+    async with await asyncio.start_server(serve, *ADDRESS):
+        # The last three come just after the connection is there: it takes a way to the server, and one back.
+        late = [request_after(1 + 2 * LATENCY, 5) for _ in range(3)]
+        await asyncio.gather(request_after(1, 0), *late)
+        await client.close()
+        await asyncio.sleep(1)
+    assert len(client.connections) == 1, f"{len(client.connections)} connections of one client"
 
 
 async def join_never_done(mended):
@@ -276,44 +291,24 @@ async def join_never_done(mended):
     await asyncio.wait([*workers, scaling])
 
 
-class Pipe:
-    """Takes as many bytes as there is room for, like a socket."""
-
-    def __init__(self, room):
-        self.room, self.held, self.received = room, b"", b""
-
-    def send(self, data):
-        taken = data[: self.room - len(self.held)]
-        self.held += taken
-        return len(taken)
-
-    def read(self):
-        self.received += self.held
-        self.held = b""
-
-
 async def partial_write(mended):
     """A short write is taken for a whole one."""
-    pipe, lines = Pipe(8), [b"one\n", b"two\n", b"three\n", b"four\n"]
-    done = asyncio.Event()
+    loop, lines, received = asyncio.get_running_loop(), [b"one\n", b"two\n", b"three\n", b"four\n"], []
 
-    async def write():
-        for line in lines:
-            sent = pipe.send(line)
-            while mended and sent < len(line):
-                await asyncio.sleep(0)
-                sent += pipe.send(line[sent:])
-            await asyncio.sleep(0)
-        done.set()
+    async def collect(reader, writer):
+        received.append(await reader.read())
+        writer.close()
 
-    async def read():
-        while not done.is_set():
-            pipe.read()
-            await asyncio.sleep(0)
-
-    await asyncio.gather(write(), read())
-    pipe.read()
-    assert pipe.received == b"".join(lines), f"lost data: {pipe.received}"
+    async with await asyncio.start_server(collect, *ADDRESS):
+        with socket.socket() as sock:
+            sock.setblocking(False)
+            await loop.sock_connect(sock, ADDRESS)
+            for line in lines:
+                sent = sock.send(line)
+                if mended:
+                    await loop.sock_sendall(sock, line[sent:])
+        await asyncio.sleep(1)
+    assert received == [b"".join(lines)], f"lost data: {received}"
 
 
 async def leaked_task(mended):
@@ -349,3 +344,25 @@ PROGRAMS = [
     partial_write,
     leaked_task,
 ]
+
+
+def network():
+    """A network whose kernel may take less of a write than it is given."""
+    network = Network(latency=LATENCY)
+    network.shorten("send", 2, probability=0.5)
+    return network
+
+
+#: The programs that need a network, and the functions that make it.
+NETWORKS = {reconnect_storm: network, partial_write: network}
+
+
+def explore(program, is_mended, *arguments, **options):
+    """As wakeloop.testing.explore, for one of the programs."""
+    return testing.explore(functools.partial(program, is_mended), *arguments, network=NETWORKS.get(program), **options)
+
+
+def run(program, is_mended, **options):
+    """As wakeloop.testing.run, for one of the programs."""
+    make_network = NETWORKS.get(program, lambda: None)
+    return testing.run(functools.partial(program, is_mended), network=make_network(), **options)

@@ -11,14 +11,22 @@ other things in memory. Compared are the steps, with time, task and line, and th
 from __future__ import annotations
 
 import argparse
+import asyncio
 import contextlib
+import functools
+import gc
 import hashlib
+import importlib
+import inspect
 import json
+import logging
 import os
 import random
 import subprocess
 import sys
 import time
+import unittest
+import warnings
 
 from wakeloop.testing._observed import ObservedLoop
 
@@ -31,15 +39,59 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 def run(number, seed):
     """Runs a program with a seed. Returns its steps and what it returned or raised, as text.
 
-    Every fourth program is a scenario of the differential fuzzer.
+    Every fourth program is a scenario of the differential fuzzer, and every fourth a test of CPython's own suite.
     """
     # What a program leaves behind is not of interest here.
-    loop = ObservedLoop(seed=seed, check=False)
+    loop = ObservedLoop(seed=seed, check=False, patch_time=number % 4 == 1)
     if number % 4 == 3:
         ended = differential.observe("schedules", number, lambda: loop)
+    elif number % 4 == 1 and (tests := suite()):
+        ended = run_test(loop, *tests[number // 4 % len(tests)])
     else:
         ended = loop.run_program(Program(number))
     return [*map(str, loop.steps), repr(ended)]
+
+
+@functools.cache
+def suite():
+    """The tests of asyncio in CPython's suite that make no loop of their own, as classes and names. Empty without one."""
+    found = []
+    for name in ("locks", "queues", "taskgroups", "threads", "timeouts", "waitfor"):
+        try:
+            module = importlib.import_module(f"test.test_asyncio.test_{name}")
+        except ImportError:
+            continue  # Some systems have it in a package of its own, and each Python has its own modules.
+        for _, case in inspect.getmembers(module, inspect.isclass):
+            if issubclass(case, unittest.IsolatedAsyncioTestCase):
+                names = unittest.defaultTestLoader.getTestCaseNames(case)
+                found += [(case, name) for name in names if inspect.iscoroutinefunction(getattr(case, name))]
+    # Neighbours test the same class.
+    random.Random(0).shuffle(found)
+    return found
+
+
+def run_test(loop, case, name):
+    """Runs a test, and returns how it has ended. In an order that is not asyncio's it may fail."""
+
+    async def program():
+        test = case(name)
+        test.setUp()
+        await test.asyncSetUp()
+        try:
+            await getattr(test, name)()
+        finally:
+            await test.asyncTearDown()
+            test.tearDown()
+
+    with warnings.catch_warnings():
+        # A test that fails may leave a coroutine behind.
+        warnings.simplefilter("ignore", RuntimeWarning)
+        try:
+            ended = loop.run_program(program)
+        except (Exception, asyncio.CancelledError) as error:
+            ended = type(error).__name__  # its text may have addresses
+        gc.collect()
+    return case.__name__, name, ended
 
 
 def digest(lines):
@@ -99,6 +151,8 @@ def main():
     if options.show:
         print(*run(*options.show), sep="\n")
         return 0
+    # A test that fails in another order than asyncio's may lose exceptions.
+    logging.getLogger("asyncio").setLevel(logging.CRITICAL + 1)
     if options.worker is not None:
         json.dump(digests(options.programs, options.seeds, options.worker), sys.stdout)
         return 0

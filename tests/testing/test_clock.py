@@ -1,6 +1,7 @@
 """The clock of a testing loop: jumps, advances, and waits for what is real."""
 
 import asyncio
+import concurrent.futures
 import datetime
 import logging
 import math
@@ -83,6 +84,29 @@ def test_wakeloops_own_sleep_follows_the_clock(runtime):
     assert time.monotonic() - before >= 0.01
 
 
+def test_a_program_that_never_rests_gets_to_its_deadline():
+    async def main():
+        loop, turns = asyncio.get_running_loop(), 0
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.01):
+                while True:
+                    turns += 1
+                    await asyncio.sleep(0)
+        assert 0.01 <= loop.time() < 0.0101 and turns > 10_000
+        return turns
+
+    assert testing.run(main, seed=1) == testing.run(main, seed=1)
+
+
+def test_a_busy_program_leaves_a_frozen_clock_where_it_is():
+    async def main():
+        for _ in range(11_000):
+            await asyncio.sleep(0)
+        return asyncio.get_running_loop().time()
+
+    assert testing.run(main, clock="frozen") == 0
+
+
 def test_a_frozen_clock_moves_only_by_advance():
     async def main():
         loop, fired = asyncio.get_running_loop(), []
@@ -160,6 +184,7 @@ def test_impossible_settings_of_a_clock_are_refused():
         ({"clock": "sundial"}, "sundial"),
         ({"while_waiting": "hurry"}, "hurry"),
         ({"executor": "elsewhere"}, "elsewhere"),
+        ({"max_steps": 0}, "max_steps is a positive number, not 0"),
         ({"slow_callback": 0}, "slow_callback"),
         ({"seed": -1}, "negative"),
         ({"executor_delay": -1, "executor": "inline"}, "delay"),
@@ -243,6 +268,54 @@ def test_a_thread_of_the_program_is_waited_for_in_real_time():
         await asyncio.sleep(60.5)
         assert seen == [60]
         ticking.cancel()
+
+    testing.run(main)
+
+
+def test_a_job_that_a_program_submits_to_an_executor_itself_is_waited_for_in_real_time():
+    async def main():
+        loop = asyncio.get_running_loop()
+        seen, go, told = [], threading.Event(), loop.create_future()
+        ticking = asyncio.create_task(tick(seen))
+
+        def work():
+            go.wait()
+            loop.call_soon_threadsafe(told.set_result, "told")
+
+        with concurrent.futures.ThreadPoolExecutor(1) as executor:
+            jobs = [executor.submit(int), executor.submit(work)]
+            loop.call_later(0.02, go.set)
+            assert await asyncio.wait_for(told, 60) == "told" and seen == []
+            # A job that says nothing when it ends.
+            await asyncio.wait_for(asyncio.wrap_future(jobs[1]), 60)
+            go.clear()
+            silent = executor.submit(go.wait)
+            loop.call_later(0.02, go.set)
+            await asyncio.sleep(61 - loop.time())
+            assert silent.done() and seen == [60]
+        ticking.cancel()
+
+    testing.run(main)
+
+
+def test_an_executor_that_was_busy_before_the_run_is_not_waited_for():
+    go = threading.Event()
+    with concurrent.futures.ThreadPoolExecutor(1) as executor:
+        executor.submit(go.wait)
+        try:
+            testing.run(lambda: asyncio.sleep(HOUR))
+        finally:
+            go.set()
+
+
+def test_a_thread_that_ends_without_a_word_lets_the_clock_jump():
+    async def main():
+        loop, go = asyncio.get_running_loop(), threading.Event()
+        thread = threading.Thread(target=go.wait)
+        thread.start()
+        loop.call_later(0.02, go.set)
+        await asyncio.sleep(10 * HOUR)
+        thread.join()
 
     testing.run(main)
 

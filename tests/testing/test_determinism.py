@@ -19,7 +19,7 @@ def test_a_seed_repeats_every_step_in_another_process():
     assert len(orders) == 25 and all(orders) and sum(orders) > 75
 
 
-def test_a_seed_repeats_every_step_in_the_same_process():
+def test_a_seed_repeats_every_step_in_the_same_process(asyncio_log):
     first = [determinism.run(number, 7) for number in range(20)]
     assert determinism.first_difference(first[2], determinism.run(2, 7)) == f"{len(first[2])} and {len(first[2])} lines"
     assert [determinism.run(number, 7) for number in range(20)] == first

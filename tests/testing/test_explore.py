@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import functools
 
 import pytest
 
@@ -14,44 +13,36 @@ pytestmark = pytest.mark.native
 EVERY_BUG = pytest.mark.parametrize("program", bugs.PROGRAMS, ids=lambda program: program.__name__)
 
 
-def broken(program):
-    return functools.partial(program, False)
-
-
-def mended(program):
-    return functools.partial(program, True)
-
-
-def raised_by(main, **options):
+def raised_by(function, *arguments, **options):
     with pytest.raises(Exception) as caught:
-        testing.run(main, **options)
+        function(*arguments, **options)
     return caught.value
 
 
 @EVERY_BUG
 def test_a_bug_does_not_show_in_the_order_of_asyncio(program):
-    testing.run(broken(program))
+    bugs.run(program, False)
 
 
 @EVERY_BUG
 def test_a_bug_is_found_and_repeated_from_its_seed_and_shrunk(program):
-    found = testing.explore(broken(program), 1000)
+    found = bugs.explore(program, False, 1000)
     failure = found.failure
     assert failure is not None, found
-    assert type(raised_by(broken(program), seed=failure.seed)) is type(failure.error)
-    again = raised_by(broken(program), schedule=failure.schedule())
+    assert type(raised_by(bugs.run, program, False, seed=failure.seed)) is type(failure.error)
+    again = raised_by(bugs.run, program, False, schedule=failure.schedule())
     assert type(again) is type(failure.error)
     assert 1 <= failure.reorderings <= min(failure.found_with, 4)
     # Each of the reorderings that are left is needed.
     for place, decision in enumerate(failure.decisions):
         if decision.chosen:
             fewer = [0 if number == place else each.chosen for number, each in enumerate(failure.decisions)]
-            testing.run(broken(program), schedule=testing.Replay(fewer))
+            bugs.run(program, False, schedule=testing.Replay(fewer))
 
 
 @EVERY_BUG
 def test_a_mended_program_passes_in_every_order(program):
-    found = testing.explore(mended(program), 100)
+    found = bugs.explore(program, True, 100)
     assert found.failure is None, found
     assert found.runs == 100 and found.orders > 10
 
@@ -108,7 +99,7 @@ def test_check_raises_the_error_with_the_report_as_a_note():
 
 
 def test_check_returns_if_nothing_was_found():
-    found = testing.explore(mended(bugs.lost_update), 20)
+    found = bugs.explore(bugs.lost_update, True, 20)
     found.check()
     assert str(found).startswith("20 runs, ") and str(found).endswith(": no failure.")
 
@@ -142,14 +133,14 @@ def test_shrinking_keeps_to_the_error_that_was_found():
         failure = testing.explore(main, 1, seed, shrink_runs=20).failure
         if failure is not None:
             kinds.add(type(failure.error))
-            assert type(raised_by(main, seed=seed)) is type(failure.error)
+            assert type(raised_by(testing.run, main, seed=seed)) is type(failure.error)
     assert kinds == {LookupError, AssertionError} and found.failure is not None
 
 
 def test_a_limit_on_the_runs_of_shrinking_is_kept():
-    failure = testing.explore(broken(bugs.join_never_done), shrink_runs=5).failure
+    failure = bugs.explore(bugs.join_never_done, False, shrink_runs=5).failure
     assert failure.shrink_runs == 5 and not failure.is_fewest
-    raised_by(broken(bugs.join_never_done), schedule=failure.schedule())
+    raised_by(bugs.run, bugs.join_never_done, False, schedule=failure.schedule())
 
 
 def test_a_keyboard_interrupt_ends_the_search():
@@ -195,13 +186,13 @@ def test_hypothesis_draws_schedules_and_shrinks_them():
     @hypothesis.given(schedules())
     def check(schedule):
         tried.append(schedule)
-        testing.run(broken(bugs.lost_update), schedule=schedule)
+        bugs.run(bugs.lost_update, False, schedule=schedule)
 
     with pytest.raises(AssertionError, match="a withdrawal is lost"):
         check()
     last = [decision.chosen for decision in tried[-1].decisions]
     assert sum(chosen > 0 for chosen in last) <= 4
-    raised_by(broken(bugs.lost_update), schedule=testing.Replay(last))
+    raised_by(bugs.run, bugs.lost_update, False, schedule=testing.Replay(last))
 
 
 def test_hypothesis_draws_no_more_decisions_than_allowed():

@@ -1,6 +1,7 @@
 """What a testing run says of a program: deadlocks, what it leaves behind, and how a failure is run again."""
 
 import asyncio
+import concurrent.futures
 import gc
 import signal
 import socket
@@ -92,6 +93,95 @@ def test_a_loop_in_another_thread_is_not_accused_of_a_deadlock():
     thread.join()
     loop.close()
     assert seen == ["told"]
+
+
+def test_workers_of_an_executor_that_are_idle_do_not_hide_a_deadlock():
+    async def main():
+        with concurrent.futures.ThreadPoolExecutor(2) as executor:
+            await asyncio.wrap_future(executor.submit(int))
+            executor.submit(time.sleep, 0.02)
+            await asyncio.Event().wait()
+
+    with pytest.raises(testing.Deadlock):
+        testing.run(main, clock="auto")
+
+
+async def never_ending(ended):
+    try:
+        while True:
+            await asyncio.sleep(0)
+    finally:
+        for _ in range(50):
+            await asyncio.sleep(0)
+        ended.append(True)
+
+
+@pytest.mark.parametrize("seed", [None, 1])
+def test_a_program_that_runs_on_and_on_is_ended_after_its_last_step(seed):
+    ended = []
+    with pytest.raises(testing.StepLimit, match="still runs after 100 steps, at 0 s(.|\n)* 100  (.|\n)*never_ending at test_"):
+        testing.run(lambda: never_ending(ended), max_steps=100, seed=seed)
+    assert ended == [True]
+
+
+def test_a_task_that_outlasts_its_cancellation_without_rest_does_not_hang_the_run(asyncio_log):
+    async def main():
+        try:
+            while True:
+                await asyncio.sleep(0)
+        finally:
+            while True:
+                await asyncio.sleep(0)
+
+    with pytest.raises(testing.StepLimit):
+        testing.run(main, max_steps=100, check=False)
+    # asyncio says that a task was destroyed while it was pending.
+    gc.collect()
+
+
+def test_as_many_steps_as_are_allowed_may_run():
+    async def main():
+        await asyncio.sleep(0)
+
+    loop = testing.EventLoop()
+    testing.run_on(loop, main)
+    testing.run(main, max_steps=loop.steps.total)
+    with pytest.raises(testing.StepLimit):
+        testing.run(main, max_steps=loop.steps.total - 1)
+
+
+def test_a_search_ends_a_run_that_never_ends():
+    found = testing.explore(lambda: never_ending([]), 2, shrink_runs=1, max_steps=200)
+    assert isinstance(found.failure.error, testing.StepLimit)
+    with pytest.raises(testing.StepLimit):
+        testing.cancel_everywhere(lambda: never_ending([]), max_steps=200)
+    with pytest.raises(testing.StepLimit, match="after 100,000 steps"):
+        testing.explore(lambda: never_ending([]), 1, shrink_runs=0).check()
+
+
+def test_a_step_that_blocks_without_a_call_that_is_reported_is_named(monkeypatch):
+    monkeypatch.setattr("wakeloop.testing._escapes.BLOCKED", 0.05)
+
+    async def receive():
+        near, far = socket.socketpair()
+        with near, far:
+            thread = threading.Timer(0.3, far.send, [b"by a thread"])
+            thread.start()
+            near.recv(20)
+            thread.join()
+
+    async def reported():
+        time.sleep(0.1)
+
+    with pytest.warns(testing.SimulationWarning, match=r"Task-1: .*receive at test_verdicts.py:\d+ has blocked the thread") as seen:
+        testing.run(receive)
+    assert len(seen) == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", testing.SimulationWarning)
+        testing.run(receive, clock="real")
+    with pytest.warns(testing.SimulationWarning, match="time.sleep") as seen:
+        testing.run(reported)
+    assert len(seen) == 1
 
 
 # -- what is left ----------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from ._loop import EventLoop
 from ._run import run, run_on
 from ._schedule import Decision, Fifo, Replay, Schedule, Seeded
 from ._steps import Step, StepLog
-from ._verdicts import Deadlock, LeftBehind
+from ._verdicts import Deadlock, LeftBehind, StepLimit
 
 __all__ = [
     "Cancellation",
@@ -32,6 +32,7 @@ __all__ = [
     "Seeded",
     "SimulationWarning",
     "Step",
+    "StepLimit",
     "StepLog",
     "cancel_everywhere",
     "explore",

@@ -64,8 +64,9 @@ def cancel_everywhere(main: Main, *, limit: int = 10_000, **options: Any) -> Can
 
     `main` is a coroutine function without arguments, which makes everything it uses anew. A point is a suspension of any
     of the program's tasks. The program may end with the cancellation or handle it. It fails if it raises anything else,
-    after a deadlock, and if it leaves tasks, transports or descriptors behind, as for `run`. `options` are those of
-    `run`; `network` may be a function that makes one, because each run needs its own.
+    after a deadlock or too many steps, and if it leaves tasks, transports or descriptors behind, as for `run`. `options`
+    are those of `run`, with 100,000 for `max_steps` if it is not given; `network` may be a function that makes one,
+    because each run needs its own.
 
     RuntimeError if the program has more than `limit` points. What it raises without a cancellation is raised.
     """

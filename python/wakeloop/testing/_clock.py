@@ -120,6 +120,11 @@ class Clock:
             now = max(self._base, min(now, deadline))
         self._base, self._since = now, None
 
+    def _pass(self, seconds: float, deadline: float | None) -> None:
+        """Let so many seconds pass, but none after a deadline."""
+        later = self._base + seconds
+        self._jump(later if deadline is None else min(later, deadline))
+
     def _jump(self, deadline: float) -> None:
         self._base = max(self._base, deadline)
 

@@ -3,13 +3,14 @@
 `time.sleep`, a blocking socket or a thread that sleeps take real time, which no virtual clock can skip. CPython reports
 such calls to audit hooks before they block. The hook is installed when the first testing loop runs. It cannot be
 removed, and does nothing while none runs. Until Python 3.12 `time.sleep` is not reported; there the function is
-replaced in the module `time` while a testing loop runs.
+replaced in the module `time` while a testing loop runs. Calls that nobody reports show by the time that a step takes.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ipaddress
+import math
 import os
 import sys
 import threading
@@ -31,6 +32,13 @@ _loops: dict[int, list[TestingLoop]] = {}
 _installed = False
 _SLEEP_IS_AUDITED = sys.version_info >= (3, 13)
 _real_sleep = time.sleep
+_monotonic, _thread_time = time.monotonic, time.thread_time
+
+#: A step that blocks its thread for more than so many real seconds is reported.
+BLOCKED = 1.0
+#: The thread's processor time is read before a step, unless that was done less than so many seconds ago.
+_FRESH = 0.25
+
 _LIBRARY = os.path.dirname(threading.__file__) + os.sep
 #: asyncio and wakeloop: what they do themselves is no escape of the program.
 _OWN = (_LIBRARY + "asyncio" + os.sep, os.path.dirname(os.path.dirname(__file__)) + os.sep)
@@ -99,8 +107,40 @@ def _report(loop: TestingLoop, what: str, how: str) -> None:
         file, line = loop.jobs.running.place
     else:
         return
-    loop._left.append(f"{text} ({file}:{line})")
+    loop._escapes += 1
     warnings.warn_explicit(text, SimulationWarning, file, line, registry=registry)
+
+
+class Stopwatch:
+    """Tells a step that has blocked its thread from one that has computed for as long.
+
+    Many calls that block are not reported to audit hooks: `recv` of a blocking socket, or `acquire` of a lock.
+    """
+
+    def __init__(self) -> None:
+        self._begun = 0.0
+        self._processor_time, self._read_at = 0.0, -math.inf
+
+    def begin(self) -> None:
+        """A step begins."""
+        self._begun = now = _monotonic()
+        if now - self._read_at > _FRESH:
+            self._processor_time, self._read_at = _thread_time(), now
+
+    def blocked(self) -> float:
+        """The step has ended: return for how many seconds it has taken, if it blocked for most of them, or 0."""
+        took = _monotonic() - self._begun
+        if took <= BLOCKED:
+            return 0.0
+        return took if _thread_time() - self._processor_time < took / 2 else 0.0
+
+
+def report_blocked(loop: TestingLoop, seconds: float) -> None:
+    """Say that the last step has blocked the thread for so many real seconds."""
+    loop._escapes += 1
+    step = loop.steps[-1]
+    text = f"{step.who}: {step.what} has blocked the thread of the loop for {seconds:.1f} s of real time"
+    warnings.warn(text, SimulationWarning, stacklevel=3)
 
 
 def _call_site(frame: types.FrameType | None) -> types.FrameType | None:

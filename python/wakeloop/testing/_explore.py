@@ -141,9 +141,9 @@ def explore(main: Main, runs: int = 1000, seed: int = 0, *, shrink_runs: int = 5
     """Run a program in many orders until it fails, and shrink the failure to the fewest reorderings.
 
     `main` is a coroutine function without arguments, which makes everything it uses anew. It fails if it raises, or if
-    `run` raises: after a deadlock, or if something is left behind. Run number n has the seed `seed + n`. `shrink_runs`
-    limits the runs that shrinking may take. `options` are those of `run`; `network` may be a function that makes one,
-    because each run needs its own.
+    `run` raises: after a deadlock or too many steps, or if something is left behind. Run number n has the seed
+    `seed + n`. `shrink_runs` limits the runs that shrinking may take. `options` are those of `run`, with 100,000 for
+    `max_steps` if it is not given; `network` may be a function that makes one, because each run needs its own.
 
     Returns an `Exploration`; its `check()` raises the error that was found.
     """

@@ -23,7 +23,7 @@ from .._inherited import base_events
 from .._selector import SelectorFacade
 from ._as_completed import ordered
 from ._clock import Clock, Mode
-from ._escapes import SimulationWarning, watching
+from ._escapes import SimulationWarning, Stopwatch, report_blocked, watching
 from ._inline import Delay, Executor, Fault, Jobs
 from ._order import ReadyCallbacks, owner_of
 from ._outside import Outside
@@ -32,7 +32,7 @@ from ._schedule import Schedule, schedule_of
 from ._state import TestingLoop
 from ._steps import StepLog, function_name
 from ._tasks import Future, Task
-from ._verdicts import Reports, deadlock
+from ._verdicts import Reports, deadlock, too_many_steps
 from .network._io import SimulatedIO
 
 _T = TypeVar("_T")
@@ -49,6 +49,15 @@ _monotonic = time.monotonic
 
 #: After so many real seconds of waiting for something real, a clock says so once.
 PATIENCE = 5.0
+
+#: How long a wait for a thread is at most, in real seconds. A thread that ends tells nobody, so the loop has to look.
+GLANCE = 0.01
+
+#: After so many turns in a row that had something ready, a clock that jumps goes on with each further one. A program that
+#: asks again and again whether it is late enough gets to its end, as it does in real time.
+BUSY_TURNS = 10_000
+#: By how many seconds the clock then goes on: about what a turn takes on asyncio's loop.
+BUSY_TURN = 1e-5
 
 #: The testing loops that run in this process.
 _running = 0
@@ -70,6 +79,7 @@ class EventLoop(SimulatedIO, TestingLoop):
     - executor_delay: after how many seconds of the clock an inline job runs; two bounds let the schedule draw it.
     - executor_fault: is called with each inline job's function, and may return an exception with which the job fails.
     - slow_callback: the limit, in real seconds, above which a callback is noted in `slow_callbacks`.
+    - max_steps: a program that runs more steps than that ends with `StepLimit`.
     """
 
     # close() must work even if the arguments were refused.
@@ -89,9 +99,10 @@ class EventLoop(SimulatedIO, TestingLoop):
         executor_delay: Delay = 0.0,
         executor_fault: Fault | None = None,
         slow_callback: float | None = None,
+        max_steps: int | None = None,
     ) -> None:
         try:
-            self._check(while_waiting, executor, slow_callback)
+            self._check(while_waiting, executor, slow_callback, max_steps)
             self.schedule = schedule_of(seed, schedule)
             self.clock = Clock(clock)
             if executor == "inline" or (executor == "auto" and not self.schedule.is_fifo):
@@ -106,7 +117,12 @@ class EventLoop(SimulatedIO, TestingLoop):
         self.slow_callback = slow_callback
         #: The callbacks that took longer than `slow_callback`, with their real seconds.
         self.slow_callbacks: list[tuple[str, float]] = []
-        self._thread, self._left = None, []
+        #: How many steps a program may have, and those that it may have had by now.
+        self._max_steps = self._steps_allowed = math.inf if max_steps is None else max_steps
+        #: How many turns in a row had something ready.
+        self._busy_turns = 0
+        self._stopwatch = Stopwatch()
+        self._thread, self._escapes = None, 0
         self._tasks_made = self._futures_made = 0
         self._jumps_always = while_waiting == "jump"
         self._ordered = None if self.schedule.is_fifo else ReadyCallbacks(self.schedule)
@@ -130,13 +146,15 @@ class EventLoop(SimulatedIO, TestingLoop):
         self.clock._wake = self._clock_moved
 
     @staticmethod
-    def _check(while_waiting: str, executor: str, slow_callback: float | None) -> None:
+    def _check(while_waiting: str, executor: str, slow_callback: float | None, max_steps: int | None) -> None:
         if while_waiting not in ("wait", "jump"):
             raise ValueError(f"while_waiting is 'wait' or 'jump', not {while_waiting!r}")
         if executor not in ("auto", "inline", "threads"):
             raise ValueError(f"an executor is 'auto', 'inline' or 'threads', not {executor!r}")
         if slow_callback is not None and not slow_callback > 0:
             raise ValueError(f"slow_callback is a positive number of seconds, not {slow_callback!r}")
+        if max_steps is not None and not max_steps > 0:
+            raise ValueError(f"max_steps is a positive number, not {max_steps!r}")
 
     # -- time ------------------------------------------------------------------------------------
 
@@ -242,7 +260,14 @@ class EventLoop(SimulatedIO, TestingLoop):
             return
         for handle in self._simulated_events():
             self._ready_push(handle)
-        found = self._poll(0) if self._wait() == 0 or self._ordered else self._rest()
+        if self._wait() == 0 or self._ordered:
+            found = self._poll(0)
+            self._busy_turns += 1
+            if self._busy_turns > BUSY_TURNS and self.clock.mode == "auto":
+                self.clock._pass(BUSY_TURN, self._deadline())
+        else:
+            self._busy_turns = 0
+            found = self._rest()
         if self._ordered is not None:
             if found:
                 self._handle_events(found)
@@ -314,6 +339,11 @@ class EventLoop(SimulatedIO, TestingLoop):
         if self._jumps_always and (awaited := self._outside.awaited()):
             return self._wait_really(awaited)
         if self._goals and self._thread is threading.main_thread():
+            if threading.active_count() > 1:
+                # Another thread may be about to send something, or to take up a job.
+                found = self._poll(GLANCE)
+                if found or self._ready_count() or self._outside.awaited():
+                    return found
             raise deadlock(self)
         # run_forever, or other threads may have something to say. The clock stands still meanwhile.
         return self._poll(None)
@@ -330,16 +360,30 @@ class EventLoop(SimulatedIO, TestingLoop):
         if clock.mode != "frozen" and deadline is not None:
             timeout = max(0.0, deadline - clock.time()) / clock.rate
         if clock.mode != "auto":
-            return self._poll(timeout)
+            return self._poll_outside(timeout)
         is_long = not self._has_complained and (timeout is None or timeout > PATIENCE)
+        begun = _monotonic()
         clock._flow()
         try:
-            found = self._poll(PATIENCE if is_long else timeout)
+            found = self._poll_outside(PATIENCE if is_long else timeout)
         finally:
             clock._stand(deadline)
-        if is_long and not found and not self._ready_count():
+        if is_long and not found and not self._ready_count() and _monotonic() - begun >= PATIENCE:
             self._complain(awaited, deadline)
         return found
+
+    def _poll_outside(self, timeout: float | None) -> int:
+        """As `_poll`, and return when the threads have ended that were waited for."""
+        if self.clock.mode == "real" or not self._outside.is_silent():
+            return self._poll(timeout)
+        end = math.inf if timeout is None else _monotonic() + timeout
+        pause = GLANCE / 100
+        while True:
+            left = max(0.0, end - _monotonic())
+            found = self._poll(min(pause, left))
+            if found or left <= pause or self._ready_count() or not self._outside.is_silent():
+                return found
+            pause = min(2 * pause, GLANCE)
 
     def _complain(self, awaited: str, deadline: float | None) -> None:
         """Say that the clock has waited for something real, and for what."""
@@ -351,12 +395,21 @@ class EventLoop(SimulatedIO, TestingLoop):
 
     def _step(self, handle: Any) -> None:
         owner = owner_of(handle)
+        if self.steps.total >= self._steps_allowed:
+            # What ends the program, such as its finally blocks, gets as many steps again.
+            self._ready_push(handle)
+            self._steps_allowed += self._max_steps
+            raise too_many_steps(self)
         self.steps.add(self.clock.time(), handle, owner, isinstance(handle, asyncio.TimerHandle))
         limit = self.slow_callback
+        escapes = self._escapes
+        self._stopwatch.begin()
         if self._debug or limit is not None:
             self._step_watched(handle, limit)
         else:
             handle._run()
+        if (blocked := self._stopwatch.blocked()) and self.clock.mode != "real" and self._escapes == escapes:
+            report_blocked(self, blocked)
         if self._after_suspend and isinstance(owner, asyncio.Task) and not owner.done():
             for callback in self._after_suspend:
                 callback(owner)

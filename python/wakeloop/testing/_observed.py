@@ -59,11 +59,19 @@ class ObservedLoop(EventLoop):
 ObservedLoop.__qualname__ = EventLoop.__qualname__
 
 
+#: Where a program is run many times, one that never ends must not stop the search.
+MAX_STEPS = 100_000
+
+
 def checked(main: Any, function: str, options: dict[str, Any]) -> Main:
-    """Return a program that can be run many times. TypeError for anything else, and for options that `run` has not."""
+    """Return a program that can be run many times. TypeError for anything else, and for options that `run` has not.
+
+    The options get a limit of steps, if they have none.
+    """
     if not callable(main):
         raise TypeError(f"{function}() needs a coroutine function, not {type(main).__qualname__}: it runs it many times")
     inspect.signature(run).bind(main, **options)
+    options.setdefault("max_steps", MAX_STEPS)
     return main  # type: ignore[no-any-return]
 
 

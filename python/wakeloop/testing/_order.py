@@ -15,12 +15,14 @@ Timers that are due at the same time are independent of each other, unless they 
 from __future__ import annotations
 
 import asyncio
+import itertools
 from typing import Any
 
 from ._schedule import Schedule
 
-#: At most so many callbacks are looked at for one choice. It bounds the cost of a step where thousands are ready.
-WINDOW = 64
+#: A choice has at most so many possibilities, among at most so many callbacks. It bounds the cost of a step where
+#: thousands are ready.
+WINDOW, LOOKED_AT = 64, 128
 
 _COMMON = object()
 
@@ -66,7 +68,7 @@ class ReadyCallbacks:
             return entries.pop()[0]
         seen: set[int] = set()
         possible = []
-        for index, (_, actor, future) in enumerate(entries):
+        for index, (_, actor, future) in enumerate(itertools.islice(entries, LOOKED_AT)):
             keys = {id(actor)} if future is None else {id(actor), id(future)}
             if seen.isdisjoint(keys):
                 possible.append(index)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures.thread
+import sys
 import threading
 from typing import Any
 
@@ -16,12 +17,14 @@ class Outside:
     def __init__(self, loop: LoopState) -> None:
         self._loop = loop
         self._jobs: list[asyncio.Future[Any]] = []
-        #: The threads that were there before the loop ran. They are not its program's.
+        #: The threads that were there before the loop ran, and the workers that were busy then. They are not its program's.
         self._earlier: set[threading.Thread] = set()
+        self._busy_earlier: set[threading.Thread] = set()
 
     def begin_run(self) -> None:
         """Note which threads exist."""
         self._earlier = set(threading.enumerate())
+        self._busy_earlier = set(_busy_workers())
 
     def add_job(self, future: asyncio.Future[Any]) -> None:
         """Count a job of an executor until its future is done."""
@@ -40,17 +43,63 @@ class Outside:
             return _counted(len(self._jobs), "job") + " of an executor"
         if loop._pidfds:
             return _counted(len(loop._pidfds), "child process", "child processes")
+        return self._thread()
+
+    def is_silent(self) -> bool:
+        """Whether the loop waits for threads alone: they may end without a word."""
+        loop = self._loop
+        if loop._awaited_descriptors() or loop._awaited_operations() or loop._pidfds or not all(map(_is_done, self._jobs)):
+            return False
+        return bool(self._thread())
+
+    def _thread(self) -> str:
+        """Name a thread for which the loop waits."""
+        if threading.active_count() <= 1:
+            return ""
         if threads := self.threads():
             return f"the thread {threads[0].name!r}"
+        if busy := sorted(thread.name for thread in _busy_workers() if thread not in self._busy_earlier):
+            return f"a job of the executor's thread {busy[0]!r}"
         return ""
 
     def threads(self) -> list[threading.Thread]:
         """Return the threads that the program has started and that still run, without the workers of executors."""
-        if threading.active_count() <= 1:
-            return []
         workers: Any = getattr(concurrent.futures.thread, "_threads_queues", ())
         found = {thread for thread in threading.enumerate() if is_programs(thread)} - self._earlier
         return sorted((thread for thread in found if thread not in workers), key=lambda thread: thread.name)
+
+
+def _is_done(job: asyncio.Future[Any]) -> bool:
+    return job.done()
+
+
+def _busy_workers() -> list[threading.Thread]:
+    """Return the threads of those executors that have jobs. Jobs may have been submitted without the loop's knowing."""
+    queues: Any = getattr(concurrent.futures.thread, "_threads_queues", {})
+    return [thread for thread, queue in list(queues.items()) if thread.is_alive() and _is_busy(thread, queue)]
+
+
+#: What a worker runs. Since Python 3.13 it looks for another job before it says that it is idle.
+_WORKER: Any = getattr(concurrent.futures.thread._worker, "__code__", None)
+_COUNTS_IDLE = _WORKER is not None and "get_nowait" in _WORKER.co_names
+
+
+def _is_busy(worker: Any, queue: Any) -> bool:
+    """Whether a worker has a job, or one waits for it.
+
+    An executor counts its idle workers, and takes one away for each job. Before Python 3.13 it counts too many; there,
+    a worker that is idle waits in a function that has no frame of its own.
+    """
+    try:
+        if queue.qsize():
+            return True
+        if not _COUNTS_IDLE:
+            frame = sys._current_frames().get(worker.ident)
+            return frame is not None and frame.f_code is not _WORKER
+        executor = worker._args[0]()
+        return executor is None or executor._idle_semaphore._value < len(executor._threads)
+    except (AttributeError, IndexError, TypeError):
+        return False  # Another implementation of executors, or a worker that ends.
 
 
 def is_programs(thread: threading.Thread) -> bool:

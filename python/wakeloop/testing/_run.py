@@ -39,6 +39,7 @@ def run(
     executor_delay: Delay = 0.0,
     executor_fault: Fault | None = None,
     slow_callback: float | None = None,
+    max_steps: int | None = None,
     check: bool = True,
     debug: bool | None = None,
 ) -> _T:
@@ -48,8 +49,9 @@ def run(
 
     With `check`, a program that ends without an exception must leave nothing behind, or `LeftBehind` is raised: tasks
     that are not done, open transports, descriptors and threads, exceptions that nobody has seen, and callbacks that
-    took longer than `slow_callback`. A program on which nothing can happen any more raises `Deadlock`. If the run was
-    drawn from a seed, a note on the exception says which, and how to run it again.
+    took longer than `slow_callback`. A program on which nothing can happen any more raises `Deadlock`, and one that runs
+    more than `max_steps` steps raises `StepLimit`. If the run was drawn from a seed, a note on the exception says which,
+    and how to run it again.
 
     RuntimeError when called from a running loop.
     """
@@ -64,6 +66,7 @@ def run(
         executor_delay=executor_delay,
         executor_fault=executor_fault,
         slow_callback=slow_callback,
+        max_steps=max_steps,
     )
     return run_on(loop, main, check=check, debug=debug)
 

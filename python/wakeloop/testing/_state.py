@@ -31,8 +31,8 @@ class TestingLoop(EventLoop):
     jobs: Any
     #: The thread in which the loop runs.
     _thread: threading.Thread | None
-    #: How often the program has left the simulation, for people.
-    _left: list[str]
+    #: How often the program has left the simulation.
+    _escapes: int
     _tasks_made: int
     _futures_made: int
 

@@ -27,6 +27,13 @@ class Deadlock(RuntimeError):
         self.tasks = list(tasks)
 
 
+class StepLimit(RuntimeError):
+    """The program has run more steps than `max_steps` allows: it may never end.
+
+    The message has the last steps.
+    """
+
+
 class LeftBehind(AssertionError):
     """A program has ended, and has left something behind."""
 
@@ -51,6 +58,17 @@ def deadlock(loop: TestingLoop) -> Deadlock:
     message += "".join(f"\n({note})" for note in notes)
     message += "".join(f"\n- {indented(str(info))}" for info in tasks)
     return Deadlock(message, tasks)
+
+
+#: So many steps are shown of a program that goes on and on.
+_LAST_STEPS = 10
+
+
+def too_many_steps(loop: TestingLoop) -> StepLimit:
+    """Return the verdict on a loop that has run as many steps as it may."""
+    last = [str(loop.steps[place]) for place in range(-min(_LAST_STEPS, len(loop.steps)), 0)]
+    message = f"the program still runs after {loop.steps.total:,} steps, at {loop.time():g} s; the last ones:"
+    return StepLimit("\n".join([message, *last]))
 
 
 def indented(text: str) -> str:
