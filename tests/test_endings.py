@@ -57,6 +57,23 @@ def test_a_closed_transport_releases_its_protocol(run):
     run(main())
 
 
+def test_an_unclosed_transport_that_its_warning_revives_is_still_known_to_the_collector(loop_factory):
+    loop, (ours, theirs) = loop_factory(), socket.socketpair()
+    transport, _ = loop.run_until_complete(loop.create_connection(asyncio.Protocol, sock=ours))
+    transport.pause_reading()
+    loop.close()
+    with theirs, warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", ResourceWarning)
+        del transport, _
+        gc.collect()
+    (revived,) = [warning.source for warning in caught if "unclosed transport" in str(warning.message)]
+    assert gc.is_tracked(revived)
+    watched = weakref.ref(revived)
+    del revived, caught
+    gc.collect()
+    assert watched() is None
+
+
 @pytest.mark.parametrize("end", ["close", "write_eof", "abort"])
 def test_a_peer_on_the_same_loop_sees_eof_in_the_next_iterations(run, end):
     """A program may use both ends. After one was closed, every iteration polls the descriptors."""

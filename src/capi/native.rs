@@ -19,7 +19,7 @@ use super::error::Raised;
 use super::exceptions::Exception;
 use super::object::{Borrowed, Ref};
 use super::recycle::freelist::Freelist;
-use super::section::{self, FREE_THREADED};
+use super::section::{self, AS_FREE_THREADED, FREE_THREADED};
 use super::shared;
 
 /// A struct that is part of every instance of one class.
@@ -454,25 +454,34 @@ impl<T: Native> Drop for Dead<T> {
 
 /// `tp_dealloc`.
 pub(super) unsafe extern "C" fn dealloc<T: Dealloc>(object: *mut ffi::PyObject) {
-    // SAFETY: CPython's call for an instance without references. Its fields are valid, and keep the guard alive.
+    // SAFETY: CPython's call for an instance without references. Its fields are valid, and keep the guard alive. The
+    // collector's header is there if the class says so.
     unsafe {
-        section::hold_last(object, T::guard(This::outside(object)), || end::<T>(object));
+        // Waiting for the section may let another thread collect, which would deallocate what it finds without references.
+        let tracked = AS_FREE_THREADED && T::COLLECTED && ffi::PyObject_GC_IsTracked(object) != 0;
+        if tracked {
+            ffi::PyObject_GC_UnTrack(object.cast());
+        }
+        section::hold_last(object, T::guard(This::outside(object)), || end::<T>(object, tracked));
     }
 }
 
 /// # Safety
 /// As for `tp_dealloc`.
 #[inline(always)]
-unsafe fn end<T: Dealloc>(object: *mut ffi::PyObject) {
+unsafe fn end<T: Dealloc>(object: *mut ffi::PyObject, was_tracked: bool) {
     // SAFETY: called once by CPython for an instance without references. If the finalizer makes a new reference, this
     // call ends, and CPython makes another one when the object dies again. The collector's header is there if the
     // class says so.
     unsafe {
-        if T::FINALIZER
-            && !T::is_finished(&*fields_of(object))
-            && ffi::PyObject_CallFinalizerFromDealloc(object) < 0
-        {
-            return;
+        if T::FINALIZER && !T::is_finished(&*fields_of(object)) {
+            if was_tracked {
+                // An object that the finalizer revives is as it was.
+                ffi::PyObject_GC_Track(object.cast());
+            }
+            if ffi::PyObject_CallFinalizerFromDealloc(object) < 0 {
+                return;
+            }
         }
         if T::COLLECTED {
             ffi::PyObject_GC_UnTrack(object.cast());

@@ -26,6 +26,10 @@ use super::object::{Borrowed, Ref, Slot};
 /// Is this a build for an interpreter that may run without a GIL? Then several threads run Python code at once.
 pub(crate) const FREE_THREADED: bool = cfg!(Py_GIL_DISABLED);
 
+/// Is code that only a free-threaded build needs compiled in? Where it is right with a GIL too, and only slower, builds
+/// with debug assertions run it, so that the tests do.
+pub(crate) const AS_FREE_THREADED: bool = FREE_THREADED || cfg!(debug_assertions);
+
 /// Are objects and memory reused, as [`recycle`](super::recycle) does? Where they are not, its statics are never touched.
 pub(crate) const REUSES: bool = !FREE_THREADED;
 
