@@ -12,6 +12,9 @@
 //!   classes; the section ends when the value is dropped.
 //! - [`release`] ends the innermost section for the time of a call of Python code, and begins it again. Without that,
 //!   other threads would wait for a loop until its callbacks end. Every call in [`call`](super::call) does so.
+//! - A dropped reference is such a call too, even if others are left: the interpreter may have to wait for a lock before
+//!   it can tell the thread that has made the object. So what is replaced is dropped after its place has its new value,
+//!   and no borrow is held meanwhile.
 //! - Only the innermost section of a thread is certain to be active. So code in the section of one object does not use
 //!   the fields of another object that has another lock, before it has begun a section of that.
 //!

@@ -14,6 +14,12 @@ pub(crate) struct Data {
     sent: usize,
 }
 
+impl Clone for Data {
+    fn clone(&self) -> Data {
+        Data { bytes: self.bytes.clone_ref(), sent: self.sent }
+    }
+}
+
 impl Data {
     /// The content of any bytes-like object. If the object is not exactly `bytes`, its content is copied, because it
     /// can change.

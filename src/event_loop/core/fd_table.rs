@@ -279,8 +279,10 @@ impl<C> FdTable<C> {
         let reference =
             if owned { SourceRef::Owned(object.clone_ref()) } else { SourceRef::Borrowed(object.as_ptr()) };
         shared::allow_try_ref(object);
+        let replaced = std::mem::replace(&mut source.object, reference);
+        drop(entries);
         // The caller has a reference too, so this deallocates nothing.
-        drop(std::mem::replace(&mut source.object, reference));
+        drop(replaced);
     }
 
     /// The state of the listener that has this descriptor, if there is one.

@@ -19,13 +19,13 @@ use crate::capi::collector::Visitor;
 use crate::capi::coroutine::{self, AwaitState, Coroutine, Step, already_awaited};
 use crate::capi::error::raise_io;
 use crate::capi::native::{self, native_class};
-use crate::capi::section::FREE_THREADED;
+use crate::capi::section::{AS_FREE_THREADED, FREE_THREADED};
 use crate::capi::{Borrowed, Exception, Raised, Ref, Slot, This};
 use crate::framing::ReadRequest;
 use crate::primitives::data::{Data, Sendable};
 
 /// What is to be done.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) enum Action {
     Read(ReadRequest, ReadKind),
     Write(Data),
@@ -110,11 +110,17 @@ impl TcpStreamCall {
         if stream.eof.get() {
             return Err(Exception::RuntimeError.raise("Cannot write after write_eof()"));
         }
+        if AS_FREE_THREADED {
+            // The section of the loop may suspend that of the stream, so no borrow is held meanwhile.
+            stream.note_io();
+        }
         let turn = {
             let open = stream.open(false)?;
             // No other write waits to be sent.
             if open.turn.available() > 0 {
-                stream.note_io();
+                if !AS_FREE_THREADED {
+                    stream.note_io();
+                }
                 budget::spend_item(data.rest().len());
                 match send(&open, data) {
                     Ok(true) if budget::is_spent() => return Ok(Step::Yield),
@@ -180,7 +186,15 @@ impl Coroutine for TcpStreamCall {
         let Some(stream) = stream.downcast::<TcpStream>() else { return Err(Raised) };
         // SAFETY: nothing else borrows the action during a step, as one task steps a coroutine. `finish` may replace it
         // once Python code runs; before that `read` clones its request, and `write` takes a reference to its data.
-        match unsafe { &mut *this.action.get() } {
+        let mut action = unsafe { &mut *this.action.get() };
+        let mut copy;
+        if AS_FREE_THREADED {
+            // Other threads may end the call as soon as a section of the loop suspends that of the stream. The copy is
+            // enough: what `write` has sent is known to the operation that sends the rest.
+            copy = action.clone();
+            action = &mut copy;
+        }
+        match action {
             Action::Read(request, kind) => TcpStreamCall::read(this, &stream, request, *kind),
             Action::Write(data) => {
                 let step = TcpStreamCall::write(this, &stream, data)?;

@@ -50,7 +50,7 @@ use crate::bridge::runtime;
 use crate::bridge::waiter::{Waiter, WakeOnce};
 use crate::capi::class::add_methods;
 use crate::capi::native::native_class;
-use crate::capi::section;
+use crate::capi::section::{self, AS_FREE_THREADED};
 use crate::capi::{Fallible, Raised, Ref, Slot, This};
 use crate::event_loop::clock::monotonic_nanos;
 use crate::event_loop::event_loop::EventLoop;
@@ -168,6 +168,10 @@ impl TcpStream {
     fn look(&self, request: &ReadRequest, begin: bool, waited: bool) -> Result<ReadProgress<Ref>, Raised> {
         let mut open = self.open(waited)?;
         let Place::Runtime(_, reader) = &mut open.place else {
+            if AS_FREE_THREADED {
+                // The reader's section may suspend that of the stream.
+                drop(open);
+            }
             return self.on_loop(|reader| reader.look(request, begin)).unwrap_or(Err(Raised));
         };
         if begin {

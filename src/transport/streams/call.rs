@@ -150,7 +150,7 @@ impl Call {
                 let mut own = std::mem::take(blocks);
                 let found = read_all(reader, &mut own, resumed);
                 if let Kind::ReadAll(blocks) = this.kind() {
-                    *blocks = own;
+                    drop(std::mem::replace(blocks, own));
                 }
                 found
             }
@@ -263,8 +263,10 @@ impl Call {
     fn joined(&self, rest: Ref) -> Result<Ref, Raised> {
         match self.kind() {
             Kind::ReadAll(blocks) if !blocks.is_empty() => {
-                blocks.push(rest);
-                join(blocks)
+                // Moved out, because the blocks are dropped.
+                let mut own = std::mem::take(blocks);
+                own.push(rest);
+                join(&mut own)
             }
             _ => Ok(rest),
         }

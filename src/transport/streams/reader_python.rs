@@ -191,8 +191,8 @@ fn buffer(this: This<'_, Reader>) -> Result<Ref, Raised> {
         None if FREE_THREADED => {
             // From now on asyncio's methods use the bytearray. It has a lock of its own, which native code does not hold.
             let shared = this.store().share()?;
-            drop(std::mem::replace(this.store(), Store::empty()));
             this.custom_buffer.set(Some(shared.clone_ref()));
+            drop(std::mem::replace(this.store(), Store::empty()));
             Ok(shared)
         }
         None => this.store().share(),
@@ -207,8 +207,9 @@ fn set_buffer(this: This<'_, Reader>, value: Option<Borrowed<'_>>) {
         Ok(store) => (Store::empty(), store.shared().map(|shared| shared.object().clone_ref())),
         Err(custom) => (Store::empty(), Some(custom)),
     };
-    drop(std::mem::replace(this.store(), store));
+    let replaced = std::mem::replace(this.store(), store);
     this.custom_buffer.set(custom);
+    drop(replaced);
 }
 
 const ATTRIBUTES: &[Attribute<Reader>] = &[

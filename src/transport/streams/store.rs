@@ -13,6 +13,7 @@ use std::sync::Once;
 use crate::capi::buffer::{RawBytes, bytes_from};
 use crate::capi::byte_array::ByteArray;
 use crate::capi::recycle::bytes_cache::BytesCache;
+use crate::capi::section::{AS_FREE_THREADED, FREE_THREADED};
 use crate::capi::{Raised, Ref};
 
 /// Zeroed memory is an empty store.
@@ -81,7 +82,7 @@ impl Store {
             None => ByteArray::new(self.as_slice())?,
         };
         let object = shared.object().clone_ref();
-        *self = Store { shared: Some(shared), ..Store::empty() };
+        self.put(Store { shared: Some(shared), ..Store::empty() });
         Ok(object)
     }
 
@@ -113,6 +114,18 @@ impl Store {
             });
             (self.start, self.end, self.capacity) = (0, 0, data.len());
         }
+        if AS_FREE_THREADED && self.capacity - self.end < data.len() {
+            // `put` may let another thread use the store, so it comes last.
+            let mut grown = self.grown(data.len())?;
+            grown.fill(data)?;
+            self.put(grown);
+            return Ok(());
+        }
+        self.fill(data)
+    }
+
+    #[inline(always)]
+    fn fill(&mut self, data: &[u8]) -> Result<(), Raised> {
         let room = self.reserve(data.len())?;
         debug_assert!(room.size >= data.len());
         // SAFETY: `reserve` has returned room for at least `data.len()` bytes.
@@ -125,7 +138,8 @@ impl Store {
     #[inline(always)]
     pub(crate) fn reserve(&mut self, least: usize) -> Result<Room, Raised> {
         if self.bytes.is_none() || self.capacity - self.end < least {
-            self.grow(least)?;
+            let grown = self.grown(least)?;
+            self.put(grown);
         }
         match &mut self.bytes {
             Some(bytes) => Ok(Room {
@@ -143,30 +157,35 @@ impl Store {
         self.end += count;
     }
 
-    fn grow(&mut self, least: usize) -> Result<(), Raised> {
+    /// Takes `store` for its own. On a free-threaded build other threads may use this one while what it had is dropped.
+    #[inline(always)]
+    fn put(&mut self, store: Store) {
+        if AS_FREE_THREADED {
+            drop(std::mem::replace(self, store));
+        } else {
+            *self = store;
+        }
+    }
+
+    /// A store with the same content, and room for at least `least` bytes more.
+    fn grown(&mut self, least: usize) -> Result<Store, Raised> {
         if least >= LARGE {
             HEAP.call_once(keep_heap);
         }
         let length = self.len();
         // At least twice the content, so that appending single bytes does not copy the content each time.
         let capacity = (length + least).max(2 * length);
-        if length >= PAGES && self.start == 0 {
+        // On a free-threaded build another thread could append to the emptied store meanwhile.
+        if !FREE_THREADED && length >= PAGES && self.start == 0 {
             let bytes = std::mem::replace(self, Store::empty()).bytes.ok_or(Raised)?;
-            *self = Store {
-                bytes: Some(bytes.resized(capacity)?),
-                start: 0,
-                end: length,
-                capacity,
-                shared: None,
-            };
-            return Ok(());
+            let bytes = Some(bytes.resized(capacity)?);
+            return Ok(Store { bytes, start: 0, end: length, capacity, shared: None });
         }
         let mut bytes = RawBytes::with_capacity(capacity)?;
         let content = self.as_slice();
         // SAFETY: a new object with room for the content.
         unsafe { std::ptr::copy_nonoverlapping(content.as_ptr(), bytes.as_mut_ptr(), length) };
-        *self = Store { bytes: Some(bytes), start: 0, end: length, capacity, shared: None };
-        Ok(())
+        Ok(Store { bytes: Some(bytes), start: 0, end: length, capacity, shared: None })
     }
 
     /// Removes the first `count` bytes from a store without a bytearray, and returns them. There are at least that
@@ -194,7 +213,7 @@ impl Store {
         debug_assert!(count <= self.len() && !self.is_shared());
         self.start += count;
         if self.start >= self.end {
-            *self = Store::empty();
+            self.put(Store::empty());
         }
     }
 

@@ -169,7 +169,9 @@ impl Connection {
 
     /// The result of asyncio's `_get_read_buffer_size`.
     pub(super) fn unread(&self) -> usize {
-        self.undelivered.borrow().len() + self.engine().map_or(0, Engine::input_size)
+        // The borrow has ended when Python is asked.
+        let undelivered = self.undelivered.borrow().len();
+        undelivered + self.engine().map_or(0, Engine::input_size)
     }
 
     /// The number of encrypted bytes that are not sent yet.
