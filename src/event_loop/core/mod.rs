@@ -399,7 +399,10 @@ impl Core {
         self.timers.traverse(&mut deep);
         self.fds.traverse(&mut deep);
         for slot in [&self.future_arguments, &self.thread_id, &self.task_factory] {
-            slot.get().iter().for_each(&mut deep);
+            // SAFETY: null, or an object that the slot keeps alive. The reference count stays: see `Slot::visit`.
+            if let Some(object) = unsafe { Borrowed::from_nullable(slot.as_ptr()) } {
+                deep(&object);
+            }
         }
     }
 
