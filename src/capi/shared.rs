@@ -3,7 +3,7 @@
 //! With a GIL nothing changes between two calls of the C API, so a borrowed reference can be made an owned one, and a
 //! field of a struct can be read. On a free-threaded build the functions that return owned references are used instead,
 //! and fields are read as atomics. Those are only compared, so they need no order: who compares them with what it has
-//! seen before is right about the moment at which it looked.
+//! seen before is right about the moment at which it looked. Only a version tag vouches for what is read after it.
 
 use std::ffi::{c_int, c_uint};
 
@@ -97,9 +97,11 @@ pub(crate) unsafe fn class_dict(class: *mut ffi::PyTypeObject) -> Option<Ref> {
 pub(crate) unsafe fn version_tag(class: *mut ffi::PyTypeObject) -> c_uint {
     cfg_select! {
         Py_GIL_DISABLED => {
+            // Acquire, for the interpreter's store: it gives a class a tag in the lock in which the class was changed,
+            // and what is found in the class now will be remembered under this tag.
             // SAFETY: a live type. The interpreter writes the field as an atomic.
             unsafe { std::sync::atomic::AtomicU32::from_ptr(&raw mut (*class).tp_version_tag) }
-                .load(std::sync::atomic::Ordering::Relaxed)
+                .load(std::sync::atomic::Ordering::Acquire)
         }
         _ => {
             // SAFETY: a live type. The field has been there since Python 2.

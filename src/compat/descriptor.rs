@@ -24,13 +24,16 @@ struct Head {
     family: c_int,
 }
 
-/// The first fields of an object, if its class is one of `classes` and its instances are large enough.
-fn head_of<'a>(object: &'a Ref, classes: &[&Ref]) -> Option<&'a Head> {
+/// The first fields of an object, if its class is one of `classes` and its instances are large enough: the descriptor,
+/// and what is the family of a socket.
+fn head_of(object: &Ref, classes: &[&Ref]) -> Option<(c_int, c_int)> {
     let known = classes.iter().any(|class| object.is_exactly(class));
     // SAFETY: an instance of a C class. `tp_basicsize` shows that it is at least as large as a `Head`.
     unsafe {
-        (known && (*object.kind()).tp_basicsize as usize >= size_of::<Head>())
-            .then(|| &*object.as_ptr().cast::<Head>())
+        (known && (*object.kind()).tp_basicsize as usize >= size_of::<Head>()).then(|| {
+            let head = object.as_ptr().cast::<Head>().cast_const();
+            (number_at(&raw const (*head).fd), number_at(&raw const (*head).family))
+        })
     }
 }
 
@@ -64,7 +67,7 @@ fn by_fileno(socket: &Ref) -> RawFd {
         if fd >= 0 && !LAYOUT_CHECKED.load(Ordering::Relaxed) {
             let family = || number(socket.getattr(&imports().family));
             let matches = head_of(&socket, &[&imports().socket])
-                .is_some_and(|head| head.fd == fd && family() == Some(head.family));
+                .is_some_and(|head| head.0 == fd && family() == Some(head.1));
             LAYOUT_CHECKED.store(matches, Ordering::Relaxed);
         }
         fd
@@ -87,8 +90,7 @@ pub(crate) fn holder(owner: &Bound<'_, PyAny>, fd: RawFd) -> Option<Ref> {
         }
     }
     let holder = Ref::from(holder);
-    let matches =
-        head_of(&holder, &[&imports().file_io, &imports().socket]).is_some_and(|head| head.fd == fd);
+    let matches = head_of(&holder, &[&imports().file_io, &imports().socket]).is_some_and(|head| head.0 == fd);
     matches.then_some(holder)
 }
 
