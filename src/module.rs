@@ -72,9 +72,8 @@ fn main_interpreter_only() -> PyResult<()> {
 
 /// The native half of wakeloop.
 ///
-/// On a free-threaded build it asks for the GIL until it has run on such an interpreter, although it is prepared for
-/// running without one: docs/explanation/free-threading.md says what guards its state.
-#[pymodule(gil_used = true)]
+/// A free-threaded build runs it without the GIL: docs/explanation/free-threading.md says what guards its state.
+#[pymodule(gil_used = false)]
 fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     let py = module.py();
     main_interpreter_only()?;
@@ -150,6 +149,13 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(_add_methods, module)?)?;
     module.add_function(wrap_pyfunction!(_context_scratch, module)?)?;
     Ok(())
+}
+
+/// An empty module in the same file. A free-threaded interpreter turns the GIL on before it runs this, as it does for any
+/// extension that says nothing else. `wakeloop/_gil.py` loads it if WAKELOOP_GIL is 1.
+#[pymodule(gil_used = true)]
+fn _with_gil(_module: &Bound<'_, PyModule>) -> PyResult<()> {
+    main_interpreter_only()
 }
 
 /// Puts the loop's fast methods on `kind`. This is called for the native class, and again for the Python class that

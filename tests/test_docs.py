@@ -104,6 +104,15 @@ def test_every_test_named_in_the_docs_is_collected():
     assert not wanted - collected, f"named in the docs, but not a test: {sorted(wanted - collected)}"
 
 
+def test_the_table_of_the_environment_has_every_variable_of_the_source():
+    sources = [*(ROOT / "src").rglob("*.rs"), *(ROOT / "python").rglob("*.py")]
+    named = {variable for path in sources for variable in re.findall(r"\bWAKELOOP(?:_[A-Z]+)*\b", path.read_text())}
+    rows = re.findall(r"^\| (`[^|]*`) \|", (DOCS / "reference" / "environment.md").read_text(), re.MULTILINE)
+    listed = {variable for row in rows for variable in re.findall(r"`(WAKELOOP\w*)`", row)}
+    # What build.rs sets for the compiler, and what `python -m wakeloop info COMMAND` sets for the command.
+    assert named - {"WAKELOOP_BUILD", "WAKELOOP_REPORT"} == listed
+
+
 # -- the free-threading page -----------------------------------------------------------------------------------------
 
 #: Rooms that are Rust without Python: the compiler checks what their threads share.

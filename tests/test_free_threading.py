@@ -14,16 +14,17 @@ FREE_THREADED_BUILD = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
 
 
 def python(code, **environment):
-    """Runs Python code with wakeloop on the path, and returns what it has printed."""
+    """Runs Python code with wakeloop on the path; returns what it has printed, and what it has warned of."""
+    inherited = {name: value for name, value in os.environ.items() if name not in ("WAKELOOP_GIL", "PYTHON_GIL")}
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", code],
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)} | environment,
+        [sys.executable, "-W", "default::RuntimeWarning", "-c", code],
+        env=inherited | {"PYTHONPATH": os.pathsep.join(sys.path)} | environment,
         capture_output=True,
         text=True,
         timeout=25,
     )
     assert done.returncode == 0, done.stderr
-    return done.stdout.split()
+    return done.stdout.split(), done.stderr
 
 
 def in_thread(function, *arguments):
@@ -49,13 +50,79 @@ def in_thread(function, *arguments):
 
 IMPORT = "import sys; before = sys._is_gil_enabled(); import wakeloop; print(before, sys._is_gil_enabled())"
 
+# Prints what both modules declare, which CPython 3.13 and 3.14 read from their definitions: the value of Py_mod_gil.
+DECLARED = """
+import ctypes, wakeloop
+from wakeloop import _core, _gil
+
+class Slot(ctypes.Structure):
+    _fields_ = [("id", ctypes.c_int), ("value", ctypes.c_void_p)]
+
+class Definition(ctypes.Structure):
+    _fields_ = [("base", ctypes.c_char * (object.__basicsize__ + 3 * ctypes.sizeof(ctypes.c_void_p)))]
+    _fields_ += [("name", ctypes.c_char_p), ("doc", ctypes.c_char_p), ("size", ctypes.c_ssize_t)]
+    _fields_ += [("methods", ctypes.c_void_p), ("slots", ctypes.POINTER(Slot))]
+
+def declared(module):
+    find = ctypes.pythonapi.PyModule_GetDef
+    find.argtypes, find.restype = [ctypes.py_object], ctypes.POINTER(Definition)
+    slots = find(module).contents.slots
+    count = next(count for count in range(100) if not slots[count].id)
+    return [slot.value or 0 for slot in slots[:count] if slot.id == 4]
+
+make, made = _gil.module_from_spec, []
+_gil.module_from_spec = lambda spec: made.append(make(spec)) or made[0]
+_gil._load()
+print(*declared(_core), *declared(made[0]))
+"""
+
 
 @pytest.mark.native
 @pytest.mark.skipif(not FREE_THREADED_BUILD, reason="the GIL is always on here")
-@pytest.mark.parametrize(("choice", "after"), [(None, "True"), ("0", "False")])
-def test_the_import_turns_the_gil_on_unless_the_interpreter_is_told_not_to(choice, after):
-    environment = {} if choice is None else {"PYTHON_GIL": choice}
-    assert python(IMPORT, **environment) == ["False", after]
+@pytest.mark.parametrize(
+    ("environment", "after"),
+    [
+        ({}, "False"),
+        ({"WAKELOOP_GIL": "0"}, "False"),
+        ({"WAKELOOP_GIL": "1"}, "True"),
+        ({"WAKELOOP_GIL": "1", "PYTHON_GIL": "0"}, "False"),
+    ],
+    ids=["neither", "0", "1", "1, but the interpreter is told not to"],
+)
+def test_the_import_leaves_the_gil_off_unless_the_environment_wants_it(environment, after):
+    assert python(IMPORT, **environment) == (["False", after], "")
+
+
+@pytest.mark.native
+@pytest.mark.parametrize(
+    ("value", "warns"), [("0", False), ("1", False), (" 1 ", False), ("", False), ("2", True), ("off", True)]
+)
+def test_a_wakeloop_gil_that_means_nothing_is_warned_about_and_ignored(value, warns):
+    printed, warned = python("import wakeloop; print(wakeloop.__name__)", WAKELOOP_GIL=value)
+    assert printed == ["wakeloop"]
+    assert ("RuntimeWarning: WAKELOOP_GIL must be 0 or 1" in warned) == warns
+    assert warns or not warned
+
+
+@pytest.mark.native
+def test_nothing_looks_at_wakeloop_gil_where_it_is_not_set():
+    assert python("import sys, wakeloop; print('wakeloop._gil' in sys.modules)") == (["False"], "")
+
+
+@pytest.mark.native
+def test_wakeloop_gil_loads_a_module_from_the_file_of_the_extension():
+    code = (
+        "import wakeloop; gil = wakeloop._gil; make, made = gil.module_from_spec, []\n"
+        "gil.module_from_spec = lambda spec: made.append(make(spec)) or made[0]\n"
+        "gil._load(); print(made[0].__name__, made[0].__file__ == wakeloop._core.__file__)"
+    )
+    assert python(code, WAKELOOP_GIL="1") == (["wakeloop._with_gil", "True"], "")
+
+
+@pytest.mark.native
+@pytest.mark.skipif(not (3, 13) <= sys.version_info < (3, 15), reason="modules have no definition with a Py_mod_gil")
+def test_the_extension_declares_that_it_needs_no_gil_and_its_second_module_that_it_does():
+    assert python(DECLARED, WAKELOOP_GIL="0") == (["1", "0"], "")
 
 
 # -- calls from wrong threads ----------------------------------------------------------------------------------------

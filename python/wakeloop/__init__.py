@@ -12,6 +12,10 @@ import os as _os
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 from typing import Any as _Any
 
+if "WAKELOOP_GIL" in _os.environ:
+    # Before the extension module is loaded, which starts without the GIL on free-threaded builds.
+    from . import _gil  # noqa: F401
+
 from . import _core, _streams  # noqa: F401
 from ._core import (
     EchoServer,

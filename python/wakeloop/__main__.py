@@ -152,6 +152,7 @@ def facts() -> dict[str, str]:
         "build": build(),
         "Python": f"{platform.python_version()} ({platform.python_implementation()}), {sys.executable}",
         "system": f"{platform.system()} {platform.release()}, {platform.machine()}",
+        "GIL": gil(),
         "engine": f"event loop and runtime in Rust, {workers()}",
         "kernel": ", ".join(kernel_features()),
         "waits": waits(),
@@ -164,6 +165,15 @@ def facts() -> dict[str, str]:
 def build() -> str:
     """How the extension module was built, and where it is."""
     return f"{_core.__build__}, {_core.__file__}"
+
+
+def gil() -> str:
+    """Whether one thread at a time runs Python code."""
+    if sys.version_info < (3, 13) or not sysconfig.get_config_var("Py_GIL_DISABLED"):
+        return "on, as in every ordinary build of Python"
+    if sys._is_gil_enabled():
+        return "on (WAKELOOP_GIL=1, PYTHON_GIL=1, or an extension module asked for it)"
+    return "off (WAKELOOP_GIL)"
 
 
 def default_loop() -> str:
