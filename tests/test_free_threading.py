@@ -2,15 +2,19 @@
 
 import asyncio
 import os
+import shutil
 import socket
 import subprocess
 import sys
 import sysconfig
 import threading
+import tomllib
+from pathlib import Path
 
 import pytest
 
 FREE_THREADED_BUILD = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
+ROOT = Path(__file__).parent.parent
 
 
 def python(code, **environment):
@@ -123,6 +127,66 @@ def test_wakeloop_gil_loads_a_module_from_the_file_of_the_extension():
 @pytest.mark.skipif(not (3, 13) <= sys.version_info < (3, 15), reason="modules have no definition with a Py_mod_gil")
 def test_the_extension_declares_that_it_needs_no_gil_and_its_second_module_that_it_does():
     assert python(DECLARED, WAKELOOP_GIL="0") == (["1", "0"], "")
+
+
+# -- what clippy refuses ---------------------------------------------------------------------------------------------
+
+REFUSED = [entry["path"] for entry in tomllib.loads((ROOT / "clippy.toml").read_text())["disallowed-methods"]]
+
+
+def stub(paths):
+    """The source of a crate with a function at each path, which begins with the crate's name."""
+    modules = {}
+    for path in paths:
+        _, module, *rest = path.split("::")
+        modules.setdefault(module, []).append(rest)
+    lines = []
+    for module, members in modules.items():
+        lines += [f"pub mod {module} {{"]
+        lines += [f"pub struct {kind};" for kind in sorted({member[0] for member in members if len(member) == 2})]
+        for *kind, function in members:
+            line = f"pub unsafe fn {function}() {{}}"
+            lines += [f"impl {kind[0]} {{ {line} }}" if kind else line]
+        lines += ["}"]
+    return "#![allow(nonstandard_style)]\n" + "\n".join(lines)
+
+
+@pytest.fixture(scope="module")
+def clippy(tmp_path_factory):
+    """Runs clippy as `make check-free-threaded` does on a source that uses pyo3; returns what it says."""
+    if shutil.which("clippy-driver") is None:
+        pytest.skip("clippy is not installed")
+    folder = tmp_path_factory.mktemp("clippy")
+    environment = os.environ | {"CLIPPY_CONF_DIR": str(ROOT)}
+
+    def check(name, source, *options):
+        (folder / f"{name}.rs").write_text(source)
+        command = ["clippy-driver", f"{name}.rs", "--crate-type", "lib", "--edition", "2024", "--emit", "metadata"]
+        return subprocess.run(
+            [*command, "-L", ".", *options], cwd=folder, env=environment, capture_output=True, text=True, timeout=25
+        )
+
+    if "error: unknown" in (found := check("empty", "")).stderr or "is not installed" in found.stderr:
+        pytest.skip("clippy is not installed")
+    made = check("pyo3", stub([*REFUSED, "pyo3::ffi::PyDict_GetItemRef"]), "-A", "clippy::all")
+    assert made.returncode == 0, made.stderr
+    return lambda source: check("planted", source, "--extern", "pyo3=libpyo3.rmeta", "-D", "warnings")
+
+
+@pytest.mark.native
+def test_clippy_refuses_functions_of_the_c_api_that_only_a_gil_makes_right(clippy):
+    def source(path):
+        return f"/// # Safety\n/// Planted.\npub unsafe fn planted() {{ unsafe {{ {path}() }} }}"
+
+    right = clippy(source("pyo3::ffi::PyDict_GetItemRef"))
+    assert right.returncode == 0, right.stderr
+    wrong = clippy(source("pyo3::ffi::PyDict_GetItem"))
+    assert wrong.returncode == 1 and "use of a disallowed method `pyo3::ffi::PyDict_GetItem`" in wrong.stderr
+    borrowed = [path for path in REFUSED if path.startswith("pyo3::ffi::")]
+    assert {"pyo3::ffi::PyList_GetItem", "pyo3::ffi::PyWeakref_GetObject"} <= set(borrowed)
+    calls = "".join(f"{path}();" for path in borrowed)
+    every = clippy(f"/// # Safety\n/// Planted.\npub unsafe fn planted() {{ unsafe {{ {calls} }} }}")
+    assert [path for path in borrowed if f"use of a disallowed method `{path}`" not in every.stderr] == []
 
 
 # -- calls from wrong threads ----------------------------------------------------------------------------------------
