@@ -340,3 +340,35 @@ def test_loops_in_several_threads_work_at_once_and_wake_each_other(run):
     for thread in threads:
         thread.join(25)
     assert results == [(rounds, rounds)] * count
+
+
+@pytest.mark.native  # asyncio's __del__ wakes nobody before 3.13, and calls Server._detach in the wrong thread since then
+@pytest.mark.parametrize("debug", [False, True])
+@pytest.mark.filterwarnings("ignore:unclosed transport:ResourceWarning")
+def test_wait_closed_ends_when_another_thread_collects_the_last_transport(loop, debug):
+    class Forgotten(asyncio.Protocol):
+        def connection_made(self, transport):
+            transport.pause_reading()
+            transports.append(transport)
+
+    transports = []
+
+    async def main():
+        server = await loop.create_server(Forgotten, "127.0.0.1", 0)
+        with socket.create_connection(server.sockets[0].getsockname()) as far:
+            while not transports:
+                await asyncio.sleep(0)
+            server.close()
+            waits = asyncio.create_task(server.wait_closed())
+            await asyncio.sleep(0)
+            assert waits.done() == (sys.version_info < (3, 12, 1)), "since 3.12.1 it waits for the connections"
+            # In a while, when the loop is parked.
+            collects = threading.Timer(0.05, transports.clear)
+            collects.start()
+            await asyncio.wait([waits], timeout=5)
+            assert waits.done()
+            await loop.run_in_executor(None, collects.join)
+            assert far.recv(1) == b""
+
+    loop.set_debug(debug)
+    loop.run_until_complete(main())

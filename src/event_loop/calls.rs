@@ -201,7 +201,7 @@ fn queue_soon(core: Loop<'_>, arguments: Arguments<'_>) -> Result<Ref, Raised> {
             soon(&core, callback, arguments, "call_soon_threadsafe", false, thread_safe_handle())
         }
     };
-    if runs_on_another_thread(&core) {
+    if core.runs_in_another_thread() {
         core.gil.note_thread();
         if core.ready.len() > BACKLOG && handle.is_ok() {
             yield_gil(core.py());
@@ -218,14 +218,6 @@ const BACKLOG: usize = 16 * 1024;
 #[cold]
 fn yield_gil(py: Python<'_>) {
     py.detach(std::thread::yield_now);
-}
-
-/// Does the loop run in another thread?
-fn runs_on_another_thread(core: &Core) -> bool {
-    // SAFETY: the function has no preconditions.
-    let own = unsafe { ffi::PyThread_get_thread_ident() };
-    let running = core.thread_id.get().and_then(|thread| thread.exact_int());
-    running.is_some_and(|running| running as std::ffi::c_ulong != own)
 }
 
 // -- timers

@@ -60,6 +60,7 @@ use crate::capi::error::Outcome;
 use crate::capi::native::{Native, native_class};
 use crate::capi::recycle::bytes_cache::BytesCache;
 use crate::capi::section::{self, Held};
+use crate::capi::threads::ident;
 use crate::capi::{Borrowed, Exception, Fatal, Raised, Ref, Slot};
 use crate::reactor::{Event, Poller, Readiness, Token};
 use crate::spin::{Clock, Setting, SpinPolicy};
@@ -230,6 +231,12 @@ impl Core {
     #[inline(always)]
     pub(crate) fn is_running(&self) -> bool {
         self.state.phase() != Phase::Idle
+    }
+
+    /// Does the loop run in another thread? The answer is asyncio's: it looks at `_thread_id`.
+    pub(crate) fn runs_in_another_thread(&self) -> bool {
+        let running = self.thread_id.get().and_then(|thread| thread.exact_int());
+        running.is_some_and(|running| running as u64 != ident())
     }
 
     /// Is a turn dispatching its events? Their callbacks run before the ready queue.

@@ -14,7 +14,8 @@ use crate::capi::error::Outcome;
 use crate::capi::fallible::py_tuple;
 use crate::capi::methods::{Attribute, Method, TypeSlot};
 use crate::capi::object::interpreter_ends;
-use crate::capi::{Fallible, Fatal, Raised, Slot, This};
+use crate::capi::{Fallible, Fatal, Raised, Ref, Slot, This};
+use crate::event_loop::core::Core;
 use crate::event_loop::source::descriptor;
 
 /// The alignment of the fields of every kind.
@@ -32,8 +33,20 @@ fn finalize<T: TransportKind>(this: This<'_, T>) -> Result<(), Raised> {
     let mut outcome = Outcome::default();
     outcome.note(this.base().core().support("unclosed_transport", &[this.object()]));
     outcome.note(release(this).map_err(|Raised| Fatal));
-    outcome.note(T::leave(this).map_err(|Raised| Fatal));
+    let core = this.base().core();
+    if core.runs_in_another_thread() {
+        // The collector may run in any thread. What leaving wakes up belongs to the thread of the loop. The transport
+        // lives on until then; it is not finalized again.
+        core.call_native(this.object().to_owned(), leave::<T>);
+    } else {
+        outcome.note(T::leave(this).map_err(|Raised| Fatal));
+    }
     Ok(outcome.finish()?)
+}
+
+fn leave<T: TransportKind>(object: &Ref, core: &Core) -> Result<(), Fatal> {
+    let Some(this) = object.downcast::<T>() else { return Ok(()) };
+    T::leave(this).or_else(|raised| core.unraisable(raised))
 }
 
 /// Visits the references of the base and the protocol, for the garbage collector.
