@@ -186,7 +186,6 @@ class Run:
         task.result()
         # What closes in the background has an hour. A link that was cut is whole again.
         self.network.heal()
-        self.network.faults._rules.clear()
         await asyncio.sleep(3600)
         left = [each for each in asyncio.all_tasks() if each is not asyncio.current_task()]
         if left:
@@ -195,6 +194,7 @@ class Run:
             raise Finding(f"{len(self.network.sockets())} sockets are left: {self.network.sockets()[0]!r}")
 
     async def _program(self):
+        self.loop.call_later(QUIET, self.network.faults._rules.clear)
         misfortunes = asyncio.create_task(self.misfortunes())
         try:
             await PROGRAMS[self.name](self)
