@@ -12,6 +12,7 @@ import warnings
 import pytest
 
 from wakeloop import testing
+from wakeloop.testing.network import Network
 
 pytestmark = pytest.mark.native
 
@@ -290,6 +291,22 @@ def test_descriptors_and_threads_are_left_behind():
     kept.pop().join()
     kept.pop().close()
     assert len(found) == 2 and found[0].startswith("descriptor ") and found[1] == "thread 'forgotten'"
+
+
+@pytest.mark.parametrize("make_network", [lambda: None, Network])
+def test_a_refused_connection_leaves_no_cycle_behind(make_network):
+    async def main():
+        error = None
+        try:
+            await asyncio.get_running_loop().create_connection(asyncio.Protocol, "127.0.0.1", port)
+        except OSError as refused:
+            error = refused
+        assert [each for each in gc.get_referrers(error) if isinstance(each, list)] == []
+
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        port = unused.getsockname()[1]
+        testing.run(main, network=make_network())
 
 
 def test_exceptions_that_nobody_has_seen_are_left_behind(asyncio_log):

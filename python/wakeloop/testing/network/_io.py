@@ -7,6 +7,7 @@ wait for descriptors know the simulated ones. Everything else is asyncio's own c
 from __future__ import annotations
 
 import asyncio
+import functools
 import selectors
 from typing import TYPE_CHECKING, Any
 
@@ -164,9 +165,14 @@ class SimulatedIO(_Base):
             return await _Plain.create_connection(self, protocol_factory, host, port, **options)
 
         async def _connect_sock(self, exceptions, addr_info, local_addr_infos=None):
-            if self.network is None:
-                return await super()._connect_sock(exceptions, addr_info, local_addr_infos)
-            return await rebound(_Plain._connect_sock)(self, exceptions, addr_info, local_addr_infos)
+            connect = super()._connect_sock
+            if self.network is not None:
+                connect = functools.partial(rebound(_Plain._connect_sock), self)
+            try:
+                return await connect(exceptions, addr_info, local_addr_infos)
+            finally:
+                # This frame is in the tracebacks of these exceptions: asyncio lets go of them too.
+                del exceptions, connect
 
         async def create_server(self, protocol_factory, host=None, port=None, **options):
             """Make a server; see asyncio.loop.create_server."""
