@@ -47,7 +47,7 @@
 
 mod framing;
 mod histogram;
-#[cfg(any(feature = "python", all(test, any(wakeloop_loom, wakeloop_shuttle))))]
+#[cfg(any(feature = "python", test))]
 mod mailbox;
 pub mod reactor;
 #[cfg_attr(not(feature = "python"), allow(dead_code, reason = "only the Python half starts a recording"))]

@@ -9,16 +9,14 @@
 //! lock, because a message may do anything when it is dropped. It drops the waker too, and uses it no more.
 
 mod shim;
-#[cfg(any(feature = "python", all(test, any(wakeloop_loom, wakeloop_shuttle))))]
 mod side_list;
 
 use std::sync::atomic::Ordering;
 
 use shim::{AtomicBool, AtomicU8, Mutex, lock};
-#[cfg(any(feature = "python", all(test, any(wakeloop_loom, wakeloop_shuttle))))]
 pub(crate) use side_list::SideList;
 
-#[cfg(all(test, any(wakeloop_loom, wakeloop_shuttle)))]
+#[cfg(test)]
 #[path = "../../tests/models/mailbox.rs"]
 mod model;
 

@@ -21,6 +21,6 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-#[cfg(all(test, any(wakeloop_loom, wakeloop_shuttle)))]
+#[cfg(test)]
 #[path = "../../tests/models/shim.rs"]
 pub(super) mod model;

@@ -9,16 +9,22 @@ use super::{Mailbox, SideList, Wake};
 /// What the owner waits for, as for an eventfd: a wake before the wait ends it at once. It counts its uses, and knows
 /// whether it was dropped.
 #[derive(Clone)]
-struct Signal(Arc<(Mutex<(bool, Option<std::task::Waker>)>, AtomicUsize)>);
+struct Signal(Arc<Wakes>);
+
+struct Wakes {
+    /// Was it woken, and who waits?
+    state: Mutex<(bool, Option<std::task::Waker>)>,
+    count: AtomicUsize,
+}
 
 impl Signal {
     fn new() -> Signal {
-        Signal(Arc::new((Mutex::new((false, None)), AtomicUsize::new(0))))
+        Signal(Arc::new(Wakes { state: Mutex::new((false, None)), count: AtomicUsize::new(0) }))
     }
 
     fn wait(&self) {
         block_on(std::future::poll_fn(|cx| {
-            let mut state = self.0.0.lock().unwrap();
+            let mut state = self.0.state.lock().unwrap();
             if std::mem::take(&mut state.0) {
                 return std::task::Poll::Ready(());
             }
@@ -28,14 +34,14 @@ impl Signal {
     }
 
     fn wakes(&self) -> usize {
-        self.0.1.load(Relaxed)
+        self.0.count.load(Relaxed)
     }
 }
 
 impl Wake for Signal {
     fn wake(&self) {
-        self.0.1.fetch_add(1, Relaxed);
-        let mut state = self.0.0.lock().unwrap();
+        self.0.count.fetch_add(1, Relaxed);
+        let mut state = self.0.state.lock().unwrap();
         state.0 = true;
         let waiting = state.1.take();
         drop(state);

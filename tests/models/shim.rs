@@ -1,4 +1,5 @@
-//! The types that models are written with, from loom or from shuttle.
+//! The types that models are written with, from loom or from shuttle. The models of the mailbox also run with those of
+//! the standard library, for the sanitizers.
 
 cfg_select! {
     wakeloop_loom => {
@@ -16,7 +17,7 @@ cfg_select! {
             model.check(f);
         }
     }
-    _ => {
+    wakeloop_shuttle => {
         pub(in super::super) use shuttle::future::block_on;
         pub(in super::super) use shuttle::sync::atomic::AtomicUsize;
         pub(in super::super) use shuttle::sync::Mutex;
@@ -34,6 +35,18 @@ cfg_select! {
             let again = f.clone();
             shuttle::check_random(move || f(), iterations);
             shuttle::check_pct(move || again(), iterations, DEPTH);
+        }
+    }
+    _ => {
+        pub(in super::super) use crate::runtime::block_on;
+        pub(in super::super) use std::sync::atomic::AtomicUsize;
+        pub(in super::super) use std::sync::Mutex;
+        pub(in super::super) use std::thread;
+
+        /// Runs `f` many times, in the orders in which the system happens to run its threads.
+        pub(in super::super) fn check(f: impl Fn() + Sync + Send + 'static) {
+            let times = if cfg!(miri) { 5 } else { 500 };
+            (0..times).for_each(|_| f());
         }
     }
 }

@@ -30,7 +30,7 @@
 //! A wake is a read-modify-write even if it changes nothing (2 stays 2): the poll that follows must see what
 //! the waking thread wrote before.
 
-use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use std::sync::atomic::Ordering::{self, AcqRel, Acquire, Relaxed, Release};
 
 use crate::runtime::shim::{AtomicUsize, fence};
 
@@ -211,7 +211,7 @@ impl State {
         loop {
             if now & CANCELLED != 0 {
                 // Ordering: pairs with the Release in `cancel`: the drop of the future sees what came before.
-                fence(Acquire);
+                self.fence(Acquire);
                 return Paused::Cancel;
             }
             // Ordering: Release passes the future to the next poll, through the wake before it. Acquire pairs with
@@ -248,7 +248,7 @@ impl State {
         loop {
             if now & COMPLETE != 0 {
                 // Ordering: pairs with `complete`: the caller goes on to take the output.
-                fence(Acquire);
+                self.fence(Acquire);
                 return JoinSlot::Complete;
             }
             // Ordering: Release hands the slot's content to `complete`.
@@ -294,9 +294,20 @@ impl State {
         // freed after every other thread's last use.
         let last = self.0.fetch_sub(REF, Release) / REF == 1;
         if last {
-            fence(Acquire);
+            self.fence(Acquire);
         }
         last
+    }
+
+    /// A fence for what the last operation on the word has read.
+    #[inline(always)]
+    fn fence(&self, ordering: Ordering) {
+        if cfg!(wakeloop_tsan) {
+            // ThreadSanitizer does not know fences.
+            self.0.load(ordering);
+        } else {
+            fence(ordering);
+        }
     }
 }
 
