@@ -163,7 +163,7 @@ sanitize: #- runs the runtime's tests under AddressSanitizer and LeakSanitizer; 
 # The standard library has to be built with the sanitizer too: it would report what it does not see of a lock or an Arc.
 # A cargo of the distribution does as well, if it has the library's source and the sanitizer's runtime:
 # RUSTC_BOOTSTRAP=1 make sanitize-threads SANITIZE_CARGO=cargo. Fences are beyond this sanitizer, so crossbeam and we
-# use loads in their place.
+# use loads in their place. The list of suppressions has names, so llvm-symbolizer has to be on the path.
 SANITIZE_CARGO ?= $(if $(NIGHTLY),cargo +$(NIGHTLY))
 STRESS_SECONDS ?= 600
 
@@ -172,7 +172,7 @@ sanitize-threads: #- runs the runtime's tests, and 64 runtimes in 64 threads for
 	if [ -z '$(SANITIZE_CARGO)' ] || ! [ -d "$$($(subst cargo,rustc,$(SANITIZE_CARGO)) --print sysroot)/$$source" ]; then \
 		echo 'skipped: no source of the standard library (rustup +nightly component add rust-src)'; else \
 	export RUSTFLAGS='-Zsanitizer=thread --cfg wakeloop_tsan' CARGO_TARGET_DIR=target/tsan PROPTEST_CASES=32 \
-		TSAN_OPTIONS=allocator_may_return_null=1; \
+		TSAN_OPTIONS='allocator_may_return_null=1 suppressions=$(abspath tests/tsan.suppressions)'; \
 	test="$(SANITIZE_CARGO) test -Zbuild-std --target $$(rustc -vV | sed -n 's/^host: //p') --no-default-features --quiet"; \
 	$$test --no-fail-fast --lib --tests && STRESS_SECONDS=$(STRESS_SECONDS) $$test --test many_runtimes -- --nocapture; fi
 
