@@ -157,6 +157,7 @@ miri: #- runs the runtime's tests under Miri, which finds undefined behaviour; n
 sanitize: #- runs the runtime's tests under AddressSanitizer and LeakSanitizer; needs a nightly toolchain
 	@if [ -z '$(NIGHTLY)' ]; then echo 'skipped: no nightly toolchain (rustup toolchain install nightly)'; else \
 	RUSTFLAGS='-Zsanitizer=address' CARGO_TARGET_DIR=target/asan PROPTEST_CASES=32 \
+		ASAN_OPTIONS=allocator_may_return_null=1 \
 		cargo +$(NIGHTLY) test --no-default-features --quiet --no-fail-fast \
 		--target $$(rustc -vV | sed -n 's/^host: //p') --lib --tests; fi
 
