@@ -28,8 +28,9 @@ from .stress import stress
 ROUND = 30.0
 WARM_UP = 4
 #: The most that a round may add, by the slope over all rounds: of memory in use in KiB, of blocks of Python's own
-#: allocator, and of objects that the collector knows.
-MOST_PER_ROUND = (100.0, 500.0, 500.0)
+#: allocator, and of objects that the collector knows. A round has 20,000 jobs. CPython 3.12 leaves about 50 blocks for
+#: each thousand of them, on asyncio's loop too; 3.14 and 3.15 leave next to none.
+MOST_PER_ROUND = (100.0, 2000.0, 500.0)
 
 
 def in_use() -> float:
