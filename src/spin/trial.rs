@@ -4,7 +4,8 @@
 //! What is better depends on what the thread waits for. If clients wait for the thread, spins serve them sooner, and
 //! the processor time of a spin is less than that of going to sleep and of being woken. If the thread waits for slow
 //! clients, a spin only uses up processor time until the same event comes. Both look the same in the length of a wait. So
-//! the judge is the product of the processor time and of the time that an event took, as both have to be low.
+//! the judge is the product of the processor time and of the time that an event, or as much work, took, as both have to
+//! be low.
 
 use std::cell::Cell;
 
@@ -15,12 +16,13 @@ const WAITS: u32 = 100;
 const HOLDS: u64 = 16;
 const HOLDS_MOST: u64 = 4 * HOLDS;
 
-/// What a number of events has taken. Both times are in nanoseconds.
+/// What an amount of work has taken. Both times are in nanoseconds.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Spent {
     pub(super) time: u64,
     pub(super) processor: u64,
-    pub(super) events: u64,
+    /// Events, and what counts as such.
+    pub(super) work: u64,
 }
 
 impl Spent {
@@ -28,13 +30,13 @@ impl Spent {
         Spent {
             time: self.time.saturating_sub(earlier.time),
             processor: self.processor.saturating_sub(earlier.processor),
-            events: self.events.saturating_sub(earlier.events),
+            work: self.work.saturating_sub(earlier.work),
         }
     }
 
     fn product(self) -> f64 {
-        let events = self.events.max(1) as f64;
-        (self.time as f64 / events) * (self.processor as f64 / events)
+        let work = self.work.max(1) as f64;
+        (self.time as f64 / work) * (self.processor as f64 / work)
     }
 }
 
@@ -123,23 +125,23 @@ impl Trial {
 mod tests {
     use super::*;
 
-    /// Waits for so long, where a wait with and one without a spin take these times and processor times. Returns how many
-    /// waits were of which kind.
+    /// Waits for so long, where a wait with and one without a spin take this time and processor time, for this much work.
+    /// Returns how many waits were of which kind.
     fn run(
         trial: &Trial,
         start: u64,
         duration: u64,
-        spinning: (u64, u64),
-        sleeping: (u64, u64),
+        spinning: (u64, u64, u64),
+        sleeping: (u64, u64, u64),
     ) -> (u64, u64) {
         let mut spent = Spent { time: start, ..Spent::default() };
         let (mut spins, mut sleeps) = (0, 0);
         while spent.time < start + duration {
             let allowed = trial.allows(spent.time, || spent);
-            let (time, processor) = if allowed { spinning } else { sleeping };
+            let (time, processor, work) = if allowed { spinning } else { sleeping };
             spent.time += time;
             spent.processor += processor;
-            spent.events += 1;
+            spent.work += work;
             *(if allowed { &mut spins } else { &mut sleeps }) += 1;
         }
         (spins, sleeps)
@@ -149,21 +151,29 @@ mod tests {
 
     #[test]
     fn spins_that_make_waits_shorter_go_on() {
-        let (spins, sleeps) = run(&Trial::new(), 0, SECOND, (10_000, 10_000), (60_000, 25_000));
+        let (spins, sleeps) = run(&Trial::new(), 0, SECOND, (10_000, 10_000, 1), (60_000, 25_000, 1));
         assert!(sleeps <= 6 * u64::from(WAITS) && spins > 90_000, "{spins} {sleeps}");
     }
 
     #[test]
     fn spins_that_only_cost_processor_time_end() {
-        let (spins, sleeps) = run(&Trial::new(), 0, SECOND, (30_000, 30_000), (30_000, 10_000));
+        let (spins, sleeps) = run(&Trial::new(), 0, SECOND, (30_000, 30_000, 1), (30_000, 10_000, 1));
         assert!(spins <= 6 * u64::from(WAITS) && sleeps > 30_000, "{spins} {sleeps}");
+    }
+
+    #[test]
+    fn spins_that_only_split_messages_into_more_events_end() {
+        // 64 KiB a wait without spins, 32 KiB with them: an event, and 16 or 8 pieces.
+        let (spins, sleeps) =
+            run(&Trial::new(), 0, SECOND, (30_000, 30_000, 1 + 8), (50_000, 40_000, 1 + 16));
+        assert!(spins <= 6 * u64::from(WAITS) && sleeps > 15_000, "{spins} {sleeps}");
     }
 
     #[test]
     fn a_change_is_noticed_after_some_seconds_at_most() {
         let trial = Trial::new();
-        run(&trial, 0, 10 * SECOND, (30_000, 30_000), (30_000, 10_000));
-        let (spins, _) = run(&trial, 10 * SECOND, 10 * SECOND, (10_000, 10_000), (60_000, 25_000));
+        run(&trial, 0, 10 * SECOND, (30_000, 30_000, 1), (30_000, 10_000, 1));
+        let (spins, _) = run(&trial, 10 * SECOND, 10 * SECOND, (10_000, 10_000, 1), (60_000, 25_000, 1));
         assert!(spins > 700_000, "{spins}");
     }
 }

@@ -174,6 +174,7 @@ fn receive_data(this: This<'_, Stream>, core: &Core, recorded: bool) -> Result<R
         let mut bytes = RawBytes::with_capacity(DIRECT).map_err(no_memory)?;
         // SAFETY: the object has room for `DIRECT` bytes, and no other code has a reference to it.
         let (count, full) = unsafe { receive_to(this, core, recorded, bytes.as_mut_ptr(), DIRECT) }?;
+        core.spins.note_bulk(count);
         // SAFETY: `count` bytes have been received.
         (unsafe { bytes.finish(count) }.map_err(no_memory)?, full)
     } else {
@@ -224,7 +225,10 @@ fn receive_for_reader(this: This<'_, Stream>, core: &Core, recorded: bool) -> Re
         // SAFETY: the room in the reader stays valid until `filled` is called.
         let received = unsafe { receive_to(this, core, recorded, room.place, room.size) };
         let filled = room.filled(reader, received.as_ref().map_or(0, |(count, _)| *count));
-        let (_, full) = received?;
+        let (count, full) = received?;
+        if this.reading.large.get() {
+            core.spins.note_bulk(count);
+        }
         this.follow(reader);
         return filled.map(|()| Received::Stored { full }).map_err(not_taken);
     }

@@ -293,7 +293,24 @@ pub(super) fn flush_now(this: This<'_, Stream>, core: &Core) -> Result<(), Fatal
     if this.base.life.is_lost() || this.writing.is_empty() {
         return Ok(());
     }
-    match send_pending(this, Kind::Flush) {
+    after_flush(this, core, send_pending(this, Kind::Flush))
+}
+
+/// The same for a socket that was full, and has room again.
+pub(super) fn flush_blocked(this: This<'_, Stream>, core: &Core) -> Result<(), Fatal> {
+    this.writing.queued.set(false);
+    let before = this.writing.buffer.len();
+    if this.base.life.is_lost() || before == 0 {
+        return Ok(());
+    }
+    let sent = send_pending(this, Kind::Flush);
+    core.spins.note_bulk(before.saturating_sub(this.writing.buffer.len()));
+    after_flush(this, core, sent)
+}
+
+#[inline(always)]
+fn after_flush(this: This<'_, Stream>, core: &Core, sent: Result<Sent, Raised>) -> Result<(), Fatal> {
+    match sent {
         Ok(_) => drained(this, core),
         Err(raised) => {
             let waiter = this.writing.empty_waiter.get();

@@ -252,7 +252,7 @@ fn ready(this: This<'_, Stream>, core: &Core, readiness: Readiness) -> Result<()
         return if this.writing.is_sending() {
             send_file::resume(this, core)
         } else {
-            send::flush_now(this, core)
+            send::flush_blocked(this, core)
         };
     }
     Ok(())
