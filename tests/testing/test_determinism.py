@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from tests.testing import determinism
+from tests.testing.asyncio_clock import EventLoop as AsyncioLoop
 from tests.testing.programs import Program
 from wakeloop import testing
 
@@ -29,24 +30,6 @@ def test_a_difference_is_seen():
     one, two = determinism.run(2, 1), determinism.run(2, 2)
     assert one != two and determinism.first_difference(one, two).startswith("line ")
     assert determinism.digest(one) != determinism.digest(two)
-
-
-class AsyncioLoop(asyncio.SelectorEventLoop):
-    """asyncio's own loop, with a clock that jumps."""
-
-    def __init__(self):
-        super().__init__()
-        self._now, select = 0.0, self._selector.select
-
-        def jump(timeout):
-            events = select(0)
-            self._now += 0 if events else timeout
-            return events
-
-        self._selector.select = jump
-
-    def time(self):
-        return self._now
 
 
 def test_without_a_seed_the_order_is_that_of_asyncio():

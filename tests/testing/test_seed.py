@@ -14,21 +14,22 @@ import textwrap
 import pytest
 
 from tests.support import differential
+from tests.testing.asyncio_clock import EventLoop as AsyncioLoop
 from tests.testing.real_time import EventLoop as RealTime
 from wakeloop import testing
 
 pytestmark = pytest.mark.native
 
 
-async def entangled():
-    """Tasks that meet in a lock, a queue, an event, timers with equal deadlines, and sets of tasks."""
+async def entangled(apart=0):
+    """Tasks that meet in a lock, a queue, an event, timers with equal deadlines or so far apart, and sets of tasks."""
     seen, lock, queue, event = [], asyncio.Lock(), asyncio.Queue(), asyncio.Event()
 
     async def worker(number):
         async with lock:
             seen.append(("lock", number))
             await asyncio.sleep(0)
-        await asyncio.sleep(1)
+        await asyncio.sleep(1 + number * apart)
         seen.append(("slept", number))
         await queue.put(number)
         await event.wait()
@@ -54,13 +55,14 @@ def observed(main, **options):
 
 
 def test_without_a_seed_the_order_is_that_of_asyncio():
-    expected = asyncio.run(entangled())
+    with asyncio.Runner(loop_factory=AsyncioLoop) as runner:
+        expected = runner.run(entangled(0.1))
 
     def in_order(seen):
         # asyncio's own order here is that of a set of objects with random addresses.
         return [each for each in seen if each[0] != "done"]
 
-    found = testing.run(entangled)
+    found = testing.run(entangled(0.1))
     assert in_order(found) == in_order(expected)
     assert [number for what, number in found if what == "done"] == [0, 1, 2, 3]
 
