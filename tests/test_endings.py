@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import inspect
 import socket
 import sys
 import threading
@@ -128,7 +129,10 @@ def test_loop_handle_task_and_transport_can_be_weakly_referenced(loop):
     loop.run_until_complete(main())
 
 
-@pytest.mark.skipif(sys.version_info < (3, 12), reason="the timeout is new in 3.12")
+@pytest.mark.skipif(
+    "timeouts.timeout(" not in inspect.getsource(asyncio.BaseEventLoop.shutdown_default_executor),
+    reason="the timeout is new in 3.12, whose first releases wait without it",
+)
 def test_shutdown_default_executor_times_out(loop):
     """shutdown_default_executor(timeout) warns and returns. The thread ends when its work does."""
     release = threading.Event()
