@@ -33,6 +33,14 @@ class Outside:
 
     def awaited(self) -> str:
         """Say what the loop waits for, for people; an empty string if it is nothing."""
+        return self._telling() or self._thread()
+
+    def is_silent(self) -> bool:
+        """Whether the loop waits for threads alone: they may end without a word."""
+        return not self._telling() and bool(self._thread())
+
+    def _telling(self) -> str:
+        """Say for which things the loop waits that wake it when they are done."""
         loop = self._loop
         self._jobs = [job for job in self._jobs if not job.done()]
         if count := loop._awaited_descriptors():
@@ -43,14 +51,7 @@ class Outside:
             return _counted(len(self._jobs), "job") + " of an executor"
         if loop._pidfds:
             return _counted(len(loop._pidfds), "child process", "child processes")
-        return self._thread()
-
-    def is_silent(self) -> bool:
-        """Whether the loop waits for threads alone: they may end without a word."""
-        loop = self._loop
-        if loop._awaited_descriptors() or loop._awaited_operations() or loop._pidfds or not all(map(_is_done, self._jobs)):
-            return False
-        return bool(self._thread())
+        return ""
 
     def _thread(self) -> str:
         """Name a thread for which the loop waits."""
@@ -69,10 +70,6 @@ class Outside:
         return sorted((thread for thread in found if thread not in workers), key=lambda thread: thread.name)
 
 
-def _is_done(job: asyncio.Future[Any]) -> bool:
-    return job.done()
-
-
 def _busy_workers() -> list[threading.Thread]:
     """Return the threads of those executors that have jobs. Jobs may have been submitted without the loop's knowing."""
     queues: Any = getattr(concurrent.futures.thread, "_threads_queues", {})
@@ -80,7 +77,7 @@ def _busy_workers() -> list[threading.Thread]:
 
 
 #: What a worker runs. Since Python 3.13 it looks for another job before it says that it is idle.
-_WORKER: Any = getattr(concurrent.futures.thread._worker, "__code__", None)
+_WORKER: Any = getattr(getattr(concurrent.futures.thread, "_worker", None), "__code__", None)
 _COUNTS_IDLE = _WORKER is not None and "get_nowait" in _WORKER.co_names
 
 
