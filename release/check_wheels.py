@@ -147,8 +147,8 @@ def problems_with_extension(wheel: Wheel) -> Iterator[str]:
         if "musllinux" in wheel.path.name and needed != {"libc.so"}:
             yield f"the extension module needs {sorted(needed)}"
         exported = [row[7] for row in map(str.split, symbols.splitlines()) if row[4:5] == ["GLOBAL"] and row[6] != "UND"]
-        # Python 3.15 looks for the second name first (PEP 793). The package loads `_gil` if WAKELOOP_GIL=1.
-        allowed = {f"{kind}_{module}" for kind in ("PyInit", "PyModExport") for module in ("_core", "_gil")}
+        # Python 3.15 looks for the second name first (PEP 793). The package loads `_with_gil` if WAKELOOP_GIL is 1.
+        allowed = {f"{kind}_{module}" for kind in ("PyInit", "PyModExport") for module in ("_core", "_with_gil")}
         if "PyInit__core" not in exported or not set(exported) <= allowed:
             yield f"the extension module exports {exported}"
 
