@@ -250,17 +250,18 @@ def test_a_job_of_a_thread_is_waited_for_in_real_time(runtime):
     testing.run(main)
 
 
+def tell(loop, go, told):
+    go.wait()
+    loop.call_soon_threadsafe(told.set_result, "told")
+
+
 def test_a_thread_of_the_program_is_waited_for_in_real_time():
     async def main():
         loop = asyncio.get_running_loop()
         seen, go, told = [], threading.Event(), loop.create_future()
         ticking = asyncio.create_task(tick(seen))
 
-        def work():
-            go.wait()
-            loop.call_soon_threadsafe(told.set_result, "told")
-
-        thread = threading.Thread(target=work)
+        thread = threading.Thread(target=tell, args=[loop, go, told])
         thread.start()
         loop.call_later(0.02, go.set)
         assert await asyncio.wait_for(told, 60) == "told" and seen == []
@@ -278,12 +279,8 @@ def test_a_job_that_a_program_submits_to_an_executor_itself_is_waited_for_in_rea
         seen, go, told = [], threading.Event(), loop.create_future()
         ticking = asyncio.create_task(tick(seen))
 
-        def work():
-            go.wait()
-            loop.call_soon_threadsafe(told.set_result, "told")
-
         with concurrent.futures.ThreadPoolExecutor(1) as executor:
-            jobs = [executor.submit(int), executor.submit(work)]
+            jobs = [executor.submit(int), executor.submit(tell, loop, go, told)]
             loop.call_later(0.02, go.set)
             assert await asyncio.wait_for(told, 60) == "told" and seen == []
             # A job that says nothing when it ends.
