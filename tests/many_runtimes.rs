@@ -63,7 +63,8 @@ struct Shared {
     /// The numbers of the tokens that were dropped, mostly with a future that had them in its hands.
     dropped: Arc<Mutex<VecDeque<usize>>>,
     gate: Arc<Semaphore>,
-    alive: Arc<AtomicUsize>,
+    /// Every future has a clone of it.
+    alive: Arc<()>,
     over: AtomicBool,
     runtimes: AtomicUsize,
     jobs: AtomicUsize,
@@ -85,22 +86,6 @@ struct Token {
 impl Drop for Token {
     fn drop(&mut self) {
         self.dropped.lock().unwrap().push_back(self.number);
-    }
-}
-
-/// Counts the futures that hold one.
-struct Counted(Arc<AtomicUsize>);
-
-impl Counted {
-    fn new(alive: &Arc<AtomicUsize>) -> Counted {
-        alive.fetch_add(1, SeqCst);
-        Counted(alive.clone())
-    }
-}
-
-impl Drop for Counted {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, SeqCst);
     }
 }
 
@@ -181,7 +166,7 @@ async fn work(shared: Arc<Shared>, until: Instant, mut chance: Chance) {
     let mut aborted = false;
     while Instant::now() < until && !shared.is_over() {
         for _ in 0..3 {
-            let (guard, job) = (Counted::new(&shared.alive), job(shared.clone(), chance.fork()));
+            let (guard, job) = (shared.alive.clone(), job(shared.clone(), chance.fork()));
             jobs.spawn(async move {
                 let _guard = guard;
                 timeout(PATIENCE, job).await.expect("no job hangs");
@@ -350,7 +335,7 @@ async fn blocking(shared: &Shared, other: Handle) {
 /// Tasks on another runtime that are awaited, or left alone.
 async fn calls(shared: &Shared, other: Handle, chance: &mut Chance) {
     for n in 0..4 {
-        let guard = Counted::new(&shared.alive);
+        let guard = shared.alive.clone();
         let call = async move {
             let _guard = guard;
             yield_now().await;
@@ -532,7 +517,8 @@ fn runtimes_64_in_64_threads_lose_and_leave_nothing() {
     threads.into_iter().for_each(|thread| thread.join().unwrap());
     drop(undertaker);
     shared.handles.lock().unwrap().clear();
-    assert!(comes(|| shared.alive.load(SeqCst) == 0), "{} futures are left", shared.alive.load(SeqCst));
+    let left = || Arc::strong_count(&shared.alive) - 1;
+    assert!(comes(|| left() == 0), "{} futures are left", left());
     assert!(comes(|| Arc::strong_count(&shared) == 1), "a task is left");
     let [runtimes, jobs, ended] =
         [&shared.runtimes, &shared.jobs, &shared.ended].map(|count| count.load(SeqCst));
