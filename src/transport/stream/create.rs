@@ -11,7 +11,7 @@ use super::address;
 use super::counted::Counted;
 use super::low_water::LowWater;
 use super::methods::{ATTRIBUTES, METHODS};
-use super::state::{Ends, Gate, ReadSide, Stream, WriteSide};
+use super::state::{Ends, Expected, Gate, ReadSide, Stream, WriteSide};
 use crate::capi::error::raise_io;
 use crate::capi::{Raised, Ref, Slot, sockaddr};
 use crate::event_loop::core::Core;
@@ -37,7 +37,7 @@ pub(crate) fn create(core: &Core, parts: Parts, stream: StreamParts) -> Result<R
         sink: ProtocolSink::default(),
         reading: ReadSide {
             gate: Cell::new(Gate::Starting),
-            large: Cell::new(false),
+            expected: Cell::new(Expected::Small),
             family: stream.family,
             low_water: LowWater::new(stream.family),
         },

@@ -2,12 +2,12 @@
 //!
 //! Small messages are received into the loop's buffer, and copied to a `bytes` of their exact size. After a large one,
 //! the next receive goes directly into a `bytes` of [`DIRECT`] bytes, which is then shrunk, or into the buffer of a
-//! StreamReader.
+//! StreamReader. After a full one of these, the `bytes` has [`DIRECT_LONG`] bytes.
 
 use std::io;
 
 use super::send;
-use super::state::Stream;
+use super::state::{Expected, Stream};
 use crate::capi::buffer::{RawBytes, bytes_from};
 use crate::capi::error::{raise, raise_io};
 use crate::capi::{Raised, Ref, This};
@@ -16,7 +16,7 @@ use crate::event_loop::core::{Core, RECEIVE};
 use crate::event_loop::recording;
 use crate::reactor::{Readiness, receive_local};
 use crate::transport::base::protocol_sink::{Delivery, ProtocolSink};
-use crate::transport::base::sizes::{DIRECT, LARGE};
+use crate::transport::base::sizes::{DIRECT, DIRECT_LONG};
 use crate::transport::reader_feed;
 
 const READ_FAILED: &str = "Fatal read error on socket transport";
@@ -149,7 +149,7 @@ unsafe fn receive_to(
     if count == 0 {
         return Err(Received::Eof);
     }
-    this.reading.large.set(count >= LARGE);
+    this.reading.expected.set(this.reading.expected.get().after(count));
     if recorded {
         record(this, core, count);
     }
@@ -170,10 +170,12 @@ fn record(this: This<'_, Stream>, core: &Core, count: usize) {
 fn receive_data(this: This<'_, Stream>, core: &Core, recorded: bool) -> Result<Received, Received> {
     // The connection is closed if memory has run out, even if the data is still in the socket.
     let no_memory = |raised| Received::Failed(raised, READ_FAILED);
-    let (data, full) = if this.reading.large.get() {
-        let mut bytes = RawBytes::with_capacity(DIRECT).map_err(no_memory)?;
-        // SAFETY: the object has room for `DIRECT` bytes, and no other code has a reference to it.
-        let (count, full) = unsafe { receive_to(this, core, recorded, bytes.as_mut_ptr(), DIRECT) }?;
+    let expected = this.reading.expected.get();
+    let (data, full) = if expected >= Expected::Large {
+        let size = if expected == Expected::Long { DIRECT_LONG } else { DIRECT };
+        let mut bytes = RawBytes::with_capacity(size).map_err(no_memory)?;
+        // SAFETY: the object has room for `size` bytes, and no other code has a reference to it.
+        let (count, full) = unsafe { receive_to(this, core, recorded, bytes.as_mut_ptr(), size) }?;
         core.spins.note_bulk(count);
         // SAFETY: `count` bytes have been received.
         (unsafe { bytes.finish(count) }.map_err(no_memory)?, full)
@@ -219,14 +221,14 @@ fn receive_for_reader(this: This<'_, Stream>, core: &Core, recorded: bool) -> Re
     let not_taken = |raised| Received::Failed(raised, DATA_RECEIVED_FAILED);
     let reader = this.sink.reader();
     if let Some(reader) = &reader
-        && let Some(room) = reader_feed::room(reader, this.reading.large.get())
+        && let Some(room) = reader_feed::room(reader, this.reading.expected.get() >= Expected::Large)
     {
         let room = room.map_err(not_taken)?;
         // SAFETY: the room in the reader stays valid until `filled` is called.
         let received = unsafe { receive_to(this, core, recorded, room.place, room.size) };
         let filled = room.filled(reader, received.as_ref().map_or(0, |(count, _)| *count));
         let (count, full) = received?;
-        if this.reading.large.get() {
+        if this.reading.expected.get() >= Expected::Large {
             core.spins.note_bulk(count);
         }
         this.follow(reader);

@@ -16,6 +16,7 @@ use crate::event_loop::sock::file_transfer::FileTransfer;
 use crate::reactor::Readiness;
 use crate::transport::base::class::{self, native_transport};
 use crate::transport::base::protocol_sink::ProtocolSink;
+use crate::transport::base::sizes::{DIRECT, LARGE};
 use crate::transport::base::transport::TransportBase;
 use crate::transport::base::write_buffer::WriteBuffer;
 use crate::transport::reader_feed;
@@ -46,12 +47,35 @@ pub(super) enum Gate {
     Starting,
 }
 
+/// How much the next receive is expected to get, from what the last ones got.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Expected {
+    /// Less than [`LARGE`].
+    Small,
+    /// At least that.
+    Large,
+    /// At least [`DIRECT`]: a part of a long message.
+    Long,
+}
+
+impl Expected {
+    /// After a receive of `count` bytes. It falls by one step at a time, because a long message has short parts too.
+    #[inline(always)]
+    pub(super) fn after(self, count: usize) -> Expected {
+        match count {
+            ..LARGE if self == Expected::Long => Expected::Large,
+            ..LARGE => Expected::Small,
+            LARGE..DIRECT => self.max(Expected::Large),
+            DIRECT.. => Expected::Long,
+        }
+    }
+}
+
 /// The state of reading.
 #[derive(Debug)]
 pub(crate) struct ReadSide {
     pub(super) gate: Cell<Gate>,
-    /// The last message was large.
-    pub(super) large: Cell<bool>,
+    pub(super) expected: Cell<Expected>,
     /// The family of the socket. A read of a Unix socket may be cut at passed file descriptors.
     pub(super) family: c_int,
     pub(super) low_water: LowWater,
@@ -212,5 +236,25 @@ impl This<'_, Stream> {
             self.update_ownership();
         }
         drop(sending);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_receive_expects_a_long_message_and_short_ones_end_it_step_by_step() {
+        let mut expected = Expected::Small;
+        let mut after = |count| {
+            expected = expected.after(count);
+            expected
+        };
+        assert_eq!(after(LARGE - 1), Expected::Small);
+        assert_eq!(after(LARGE), Expected::Large);
+        assert_eq!(after(DIRECT), Expected::Long);
+        assert_eq!(after(DIRECT - 1), Expected::Long);
+        assert_eq!(after(1), Expected::Large);
+        assert_eq!(after(1), Expected::Small);
     }
 }
