@@ -2,11 +2,10 @@
 //!
 //! A small write of a `bytes` is kept by reference, and sent at the end of the turn. If the protocol writes in
 //! `data_received`, it is sent when that method returns. All writes to a connection until then are sent together, so
-//! header and body need one system call. Chunks of 64 KiB are sent in pairs, which costs a tenth less.
+//! header and body need one system call.
 //!
-//! A write is sent at once if more than [`AT_ONCE`] bytes are pending, or more than the high-water mark, or if the loop
-//! is not running. So buffer sizes and `pause_writing` are the same as in asyncio. No write is held back while the loop
-//! waits.
+//! A write is sent at once if [`AT_ONCE`] bytes are pending, or more than the high-water mark, or if the loop is not
+//! running. So buffer sizes and `pause_writing` are the same as in asyncio. No write is held back while the loop waits.
 
 use std::io;
 use std::net::Shutdown;
@@ -56,7 +55,7 @@ fn pushed(this: This<'_, Stream>) -> Result<(), Raised> {
     }
     let pending = this.writing.buffer.len();
     let core = this.base.core();
-    if pending <= AT_ONCE && pending <= this.base.marks.high.get() {
+    if pending < AT_ONCE && pending <= this.base.marks.high.get() {
         if core.writes.is_delivering(&this.object()) {
             return Ok(());
         }

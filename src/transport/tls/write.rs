@@ -53,7 +53,7 @@ pub(super) fn pushed(this: This<'_, Connection>) -> Result<(), Raised> {
     if this.stream_paused.writing.get() {
         return control_app_writing(this, this.output_size());
     }
-    let small = pending <= AT_ONCE && pending <= this.outgoing.high.get();
+    let small = pending < AT_ONCE && pending <= this.outgoing.high.get();
     let Some(core) = this.core() else { return Ok(()) };
     if small && core.writes.is_delivering(&this.object()) {
         return Ok(());
