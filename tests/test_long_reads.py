@@ -219,3 +219,47 @@ def test_data_that_a_program_puts_into_the_buffer_counts_for_a_waiting_read(run)
             assert len(await reading) == 256 * KIB
 
     run(main())
+
+
+def test_a_long_read_does_not_hold_back_data_from_a_protocol_of_a_subclass(run):
+    """Its `data_received` may count the bytes, or set a timeout anew with each piece."""
+    pieces = []
+
+    class Counting(asyncio.StreamReaderProtocol):
+        def data_received(self, data):
+            pieces.append(len(data))
+            super().data_received(data)
+
+    async def main():
+        loop = asyncio.get_running_loop()
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            reader = wakeloop.StreamReader(loop=loop)
+            protocol = Counting(reader, loop=loop)
+            transport, _ = await loop.create_connection(lambda: protocol, *listener.getsockname())
+            far, _ = listener.accept()
+        with far:
+            reading = asyncio.ensure_future(reader.readexactly(3 * 1024 * KIB))
+            await asyncio.sleep(0.01)
+            far.sendall(bytes(KIB))
+            await asyncio.sleep(0.05)
+            assert pieces == [KIB]
+            await send(far, bytes(3 * 1024 * KIB - KIB))
+            async with asyncio.timeout(5):
+                assert len(await reading) == sum(pieces) == 3 * 1024 * KIB
+            transport.abort()
+            await asyncio.sleep(0)
+
+    run(main())
+
+
+def test_data_that_a_program_feeds_counts_for_a_waiting_read(run):
+    async def main():
+        async with connection() as (reader, _, far):
+            reading = asyncio.ensure_future(reader.readexactly(300 * KIB))
+            await asyncio.sleep(0.01)
+            reader.feed_data(bytes(200 * KIB))
+            await send(far, b"x" * 100 * KIB)
+            async with asyncio.timeout(5):
+                assert await reading == bytes(200 * KIB) + b"x" * 100 * KIB
+
+    run(main())

@@ -155,6 +155,11 @@ impl ProtocolSink {
         reader_feed::reader_of(&self.protocol.get()?)
     }
 
+    /// The StreamReader that data is fed to without a call of `data_received`, if there is one.
+    pub(crate) fn native_reader(&self) -> Option<Ref> {
+        if self.delivery() == Delivery::Reader { self.reader() } else { None }
+    }
+
     /// `protocol.get_buffer(hint)`. The result is not empty. The inner error is the exception of a read into something
     /// that is no writable buffer, and names `parameter`.
     pub(crate) fn get_buffer(&self, hint: isize, parameter: &str) -> Result<Result<Buffer, Ref>, Raised> {

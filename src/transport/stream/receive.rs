@@ -231,7 +231,7 @@ fn receive_for_reader(this: This<'_, Stream>, core: &Core, recorded: bool) -> Re
         if this.reading.expected.get() >= Expected::Large {
             core.spins.note_bulk(count);
         }
-        this.follow(reader);
+        this.follow(|| reader_feed::missing(reader));
         return filled.map(|()| Received::Stored { full }).map_err(not_taken);
     }
     let mut buffer = core.scratch.receive_buffer();
@@ -241,7 +241,7 @@ fn receive_for_reader(this: This<'_, Stream>, core: &Core, recorded: bool) -> Re
     if let Some(reader) = &reader
         && reader_feed::feed(reader, core, data).map_err(not_taken)?
     {
-        this.follow(reader);
+        this.follow(|| reader_feed::missing(reader));
         return Ok(Received::Stored { full });
     }
     deliver(this, core, |sink| sink.data_received(&bytes_from(data)?)).map_err(not_taken)?;

@@ -19,7 +19,6 @@ use crate::transport::base::protocol_sink::ProtocolSink;
 use crate::transport::base::sizes::{DIRECT, LARGE};
 use crate::transport::base::transport::TransportBase;
 use crate::transport::base::write_buffer::WriteBuffer;
-use crate::transport::reader_feed;
 
 /// The fields.
 #[derive(Debug)]
@@ -178,9 +177,9 @@ impl Stream {
 
     /// Data was stored in the reader, so less is missing.
     #[inline(always)]
-    pub(super) fn follow(&self, reader: &Ref) {
+    pub(crate) fn follow(&self, missing: impl FnOnce() -> usize) {
         if self.reading.low_water.is_raised() {
-            self.await_bytes(reader_feed::missing(reader));
+            self.await_bytes(missing());
         }
     }
 

@@ -4,6 +4,7 @@
 //! waits again. With another transport a program could observe that, so there it happens here as well. For a long read
 //! the transport also lets the kernel wait (`stream/low_water.rs`), except on a free-threaded build.
 
+use super::classes::plain_reader;
 use super::reader::Reader;
 use crate::capi::native::in_section;
 use crate::capi::section::FREE_THREADED;
@@ -43,9 +44,26 @@ pub(super) fn begin(reader: &Reader, wanted: usize) {
     }
     if native_transport(reader).is_some() {
         reader.least.set(wanted);
-        if wanted >= LONG {
+        if wanted >= LONG && is_fed_natively(reader) {
             await_bytes(reader, reader.missing());
         }
+    }
+}
+
+/// Does the transport store the data in the reader by itself? A `data_received` that it has to call, such as that of a
+/// subclass of asyncio's protocol, gets each piece when it arrives.
+#[cold]
+fn is_fed_natively(reader: &Reader) -> bool {
+    let Some(transport) = reader.transport.get() else { return false };
+    let fed = transport.with_native(|stream: This<'_, Stream>| stream.sink.native_reader());
+    fed.flatten().as_ref().and_then(plain_reader).is_some_and(|fed| std::ptr::eq(fed, reader))
+}
+
+/// Other code than the transport has added data, so less is missing.
+#[inline(always)]
+pub(super) fn follow(reader: &Reader) {
+    if reader.least.get() >= LONG {
+        with_native_transport(reader, |stream| stream.follow(|| reader.missing()));
     }
 }
 

@@ -99,7 +99,12 @@ fn feed_data(this: This<'_, Reader>, data: Borrowed<'_>) -> Result<(), Raised> {
 }
 
 fn push(reader: &Reader, data: &[u8]) -> Result<(), Raised> {
-    if data.is_empty() { Ok(()) } else { reader.push(data, None) }
+    if data.is_empty() {
+        return Ok(());
+    }
+    reader.push(data, None)?;
+    long_read::follow(reader);
+    Ok(())
 }
 
 fn at_eof(this: This<'_, Reader>) -> Result<Ref, Raised> {
