@@ -8,12 +8,13 @@ use crate::bridge::awaitable;
 use crate::bridge::loop_handle::ForeignInbox;
 use crate::bridge::panic::RuntimePanic;
 use crate::capi;
-use crate::capi::Fallible;
+use crate::capi::call::call0;
 use crate::capi::error::{exception, raise_io};
 use crate::capi::fallible::list;
-use crate::capi::section;
+use crate::capi::imports::imports;
+use crate::capi::{Fallible, Fatal, Raised, This, section};
 use crate::compat::{self, clock, patches, transports};
-use crate::event_loop::core::{heartbeat, page, process};
+use crate::event_loop::core::{Core, heartbeat, page, process};
 use crate::event_loop::{
     calls, core, event_loop::EventLoop, executor_future, handle, recording, simulation, sock,
 };
@@ -24,6 +25,15 @@ use crate::transport::datagram::transport as datagram;
 use crate::transport::stream::{self, accept, send_file};
 use crate::transport::{connect, pipe, reader_feed, streams, tls};
 use crate::watchdog::handle as watchdog;
+
+/// Called by `os.register_at_fork` before every fork, in the thread that forks. Sends what the running loop has written:
+/// the child would have a copy of it, and could send it a second time.
+#[pyfunction]
+fn _forking() -> PyResult<()> {
+    let running = call0(&imports()._get_running_loop)?;
+    let sent = running.with_native(|core: This<'_, Core>| core.send_writes());
+    sent.map_or(Ok(()), |sent| sent.map_err(|Fatal| Raised.into()))
+}
 
 /// Called by `os.register_at_fork` in every child.
 #[pyfunction]
@@ -141,6 +151,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(recording::abandon_recording, module)?)?;
     module.add_function(wrap_pyfunction!(recording::learn_task_fields, module)?)?;
     module.add_function(wrap_pyfunction!(_forked, module)?)?;
+    module.add_function(wrap_pyfunction!(_forking, module)?)?;
     module.add_function(wrap_pyfunction!(_histogram_bounds, module)?)?;
     module.add_function(wrap_pyfunction!(_spin_window, module)?)?;
     module.add_function(wrap_pyfunction!(_map_page, module)?)?;

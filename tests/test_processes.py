@@ -284,6 +284,44 @@ def test_each_forked_worker_can_use_its_copy_of_the_loop(loop_name):
     assert silent(loop_name, body) == "0\n" * 3
 
 
+@pytest.mark.parametrize("place", ["a task", "data_received"])
+def test_what_was_written_before_a_fork_is_sent_once(loop_name, place):
+    """Even if the child leaves the parent's loop by an exception, after which a loop sends what it has."""
+    body = f"""
+        import os, socket, sys, warnings
+        warnings.simplefilter("ignore")
+        one, other = socket.socketpair()
+        children = []
+        def write_and_fork(transport):
+            transport.write(b"once")
+            children.append(os.fork())
+            if not children[-1]:
+                raise SystemExit
+        class Answering(asyncio.Protocol):
+            def connection_made(self, transport):
+                self.transport = transport
+            def data_received(self, data):
+                write_and_fork(self.transport)
+        async def main():
+            transport, _ = await asyncio.get_running_loop().create_connection(Answering, sock=one)
+            if {place!r} == "a task":
+                write_and_fork(transport)
+            else:
+                other.send(b"question")
+                await asyncio.sleep(0.05)
+            os.waitpid(children[-1], 0)
+            transport.close()
+        try:
+            with asyncio.Runner(loop_factory=new_loop) as runner:
+                runner.run(main())
+        finally:
+            if not children[-1]:
+                os._exit(0)
+        print(b"".join(iter(lambda: other.recv(100), b"")))
+    """
+    assert silent(loop_name, body) == "b'once'\n"
+
+
 @pytest.mark.native
 def test_a_child_after_fork_has_working_primitives(loop_name):
     body = """

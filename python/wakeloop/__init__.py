@@ -125,6 +125,6 @@ if _TYPE_CHECKING:
     from . import testing as testing
 
 _core._init_c_caller()
-_os.register_at_fork(after_in_child=_core._forked)
+_os.register_at_fork(before=_core._forking, after_in_child=_core._forked)
 _install_if_asked()
 _record_if_asked()

@@ -17,8 +17,7 @@ use crate::recorder::thread::thread_number;
 
 /// How many seconds the Python code may sleep; `None` for no limit. Sends buffered writes first.
 pub(crate) fn seconds_to_sleep(core: &Core) -> Result<Option<f64>, Fatal> {
-    core.writes.queue_delivery();
-    core.flush_all()?;
+    core.send_writes()?;
     if core.is_idle() { seconds_until_timer(core, monotonic_nanos()) } else { Ok(Some(0.0)) }
 }
 

@@ -387,6 +387,12 @@ impl Core {
         Ok(())
     }
 
+    /// The same in the middle of a turn, and also for the protocol that is receiving data.
+    pub(crate) fn send_writes(&self) -> Result<(), Fatal> {
+        self.writes.queue_delivery();
+        self.flush_all()
+    }
+
     // -- garbage collection
 
     /// Visits every reference that the parts hold. `visit` runs no Python code.
