@@ -510,6 +510,34 @@ def test_a_write_is_sent_before_the_loop_blocks(run):
     run(main())
 
 
+@pytest.mark.parametrize("asked", ["before", "after"])
+@pytest.mark.parametrize("use", ["shutdown", "dup"])
+def test_what_was_written_precedes_what_is_done_with_the_transports_socket(run, use, asked):
+    async def main():
+        loop = asyncio.get_running_loop()
+        with tcp_pair() as (sock, peer):
+            transport, protocol = await loop.create_connection(Recording, sock=sock)
+            view = transport.get_extra_info("socket") if asked == "before" else None
+            transport.write(b"first")
+            view = view or transport.get_extra_info("socket")
+            if use == "shutdown":
+                view.shutdown(socket.SHUT_WR)
+            else:
+                with view.dup() as other:
+                    other.send(b", then")
+                    other.shutdown(socket.SHUT_WR)
+            peer.settimeout(5)
+            received = bytearray()
+            while data := peer.recv(100):
+                received += data
+            assert received == (b"first" if use == "shutdown" else b"first, then")
+            transport.close()
+            await protocol.lost
+            assert protocol.error is None
+
+    run(main())
+
+
 def test_a_write_just_before_the_loop_stops_is_sent(loop):
     with tcp_pair() as (sock, peer):
         transport, protocol = loop.run_until_complete(loop.create_connection(asyncio.Protocol, sock=sock))

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import socket
+import weakref
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ._inherited import selector_events, trsock
+
+if TYPE_CHECKING:
+    from asyncio.trsock import TransportSocket
+else:
+    TransportSocket = trsock.TransportSocket
 
 
 #: The class itself: tests put a mock under its name.
@@ -48,6 +54,33 @@ def socket_details(sock: socket.socket, extra: Mapping[str, Any] | None) -> dict
         except OSError:
             details[name] = None
     return details
+
+
+class StreamSocket(TransportSocket):
+    """What get_extra_info("socket") returns for a stream. Small writes wait for the end of the loop's iteration, so they
+    are sent before the program uses the socket in a way to which their order matters."""
+
+    __slots__ = ("_transport",)
+
+    def __init__(self, sock: socket.socket, transport: Any) -> None:
+        super().__init__(sock)
+        # Weak: the transport keeps this object.
+        self._transport = weakref.ref(transport)
+
+    def _send_writes(self) -> None:
+        transport = self._transport()
+        if transport is not None:
+            transport._send_writes()
+
+    def dup(self) -> socket.socket:
+        """A duplicate, to which nothing is sent before what was written so far."""
+        self._send_writes()
+        return super().dup()
+
+    def shutdown(self, how: int) -> None:
+        """Shut down one or both halves of the connection, after what was written so far."""
+        self._send_writes()
+        super().shutdown(how)
 
 
 def adopt_socket(fd: int) -> socket.socket:

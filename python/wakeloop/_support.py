@@ -49,4 +49,4 @@ from ._reports import (
     write_after_lost,
 )
 from ._slow import publish_slow, slow_turn
-from ._sockets import adopt_socket, closed_socket, connecting_socket
+from ._sockets import StreamSocket, adopt_socket, closed_socket, connecting_socket

@@ -37,7 +37,7 @@ fn get_extra_info<T: TransportKind>(
 ) -> Result<Option<Ref>, Raised> {
     let ([name], [default]) = arguments.bind("get_extra_info", ["name"], ["default"])?;
     let py = this.py();
-    let found = this.extra_info(py, &name.bind(py))?;
+    let found = T::extra_info(this, py, &name.bind(py))?;
     Ok(found.map(Ref::from).or_else(|| default.map(Borrowed::to_owned)))
 }
 
@@ -168,7 +168,7 @@ pub(super) fn attributes<T: TransportKind>() -> [Attribute<T>; 9] {
             (base.fd.get() >= 0).then(|| base.event_loop().clone_ref())
         }),
         Attribute::read_only(c"_extra", |this: This<'_, T>| -> Result<Option<Ref>, Raised> {
-            Ok(this.all_extra(this.py())?)
+            Ok(T::all_extra(this, this.py())?)
         }),
         Attribute::read_only(c"_protocol_paused", |this: This<'_, T>| this.base().protocol_paused.get()),
         Attribute::read_only(c"_conn_lost", |this: This<'_, T>| this.conn_lost()),

@@ -220,20 +220,20 @@ pub(crate) trait TransportKind: TransportFields + Traverse + Source {
 
     /// `get_extra_info(name)`.
     fn extra_info<'py>(
-        &self,
+        this: This<'_, Self>,
         py: Python<'py>,
         name: &Bound<'py, PyAny>,
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
-        match self.base().extra.get() {
+        match this.base().extra.get() {
             Some(extra) => extra.bind(py).cast::<PyDict>()?.get_item(name),
             None => Ok(None),
         }
     }
 
     /// The `_extra` attribute.
-    fn all_extra(&self, py: Python<'_>) -> PyResult<Option<Ref>> {
+    fn all_extra(this: This<'_, Self>, py: Python<'_>) -> PyResult<Option<Ref>> {
         let _ = py;
-        Ok(self.base().extra.get())
+        Ok(this.base().extra.get())
     }
 
     /// Appends the end of the `repr`, after the descriptor.

@@ -10,11 +10,11 @@ use socket2::Socket;
 use super::address;
 use super::state::Stream;
 use crate::capi::fallible::dict;
-use crate::capi::imports::{imports, support};
+use crate::capi::imports::support;
 use crate::capi::object::interpreter_ends;
 use crate::capi::sockaddr::to_python;
 use crate::capi::socket::{adopt, with_socket};
-use crate::capi::{Fallible, Ref};
+use crate::capi::{Fallible, Ref, This};
 
 const NAMES: [&str; 3] = ["socket", "sockname", "peername"];
 
@@ -50,53 +50,6 @@ impl Stream {
         let extra = dict(py)?;
         self.base.extra.set(Some(extra.clone().into_any().into()));
         Ok(extra)
-    }
-
-    /// The dict with all entries that it has in asyncio.
-    pub(super) fn full_extra<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let extra = self.extra_dict(py)?;
-        for name in NAMES {
-            if !extra.contains(Fallible(name))? {
-                self.fill_in(py, &extra, name)?;
-            }
-        }
-        Ok(extra)
-    }
-
-    /// `get_extra_info(name)`. Computes only this entry.
-    pub(super) fn known_extra_info<'py>(
-        &self,
-        py: Python<'py>,
-        name: &Bound<'py, PyAny>,
-    ) -> PyResult<Option<Bound<'py, PyAny>>> {
-        if let Some(extra) = self.base.extra.get()
-            && let Some(value) = extra.bind(py).cast::<PyDict>()?.get_item(name)?
-        {
-            return Ok(Some(value));
-        }
-        // A name that is not hashable raises, as it does for asyncio's dict.
-        name.hash()?;
-        match name.extract::<std::borrow::Cow<'_, str>>() {
-            Ok(text) if NAMES.contains(&&*text) => self.fill_in(py, &self.extra_dict(py)?, &text),
-            _ => Ok(None),
-        }
-    }
-
-    /// Adds the entry for one of the three names to the dict, and returns its value.
-    fn fill_in<'py>(
-        &self,
-        py: Python<'py>,
-        extra: &Bound<'py, PyDict>,
-        name: &str,
-    ) -> PyResult<Option<Bound<'py, PyAny>>> {
-        let value = if name == "socket" {
-            let Some(socket) = self.open_or_closed_socket(py)? else { return Ok(None) };
-            imports().transport_socket.call(&[socket.borrow()])?.bind(py)
-        } else {
-            self.address(py, name)?
-        };
-        extra.set_item(Fallible(name), &value)?;
-        Ok(Some(value))
     }
 
     /// An address that is known without a system call: as an object, or in the kernel's form.
@@ -152,5 +105,55 @@ impl Stream {
             extra.set_item(Fallible(name), address.bind(py))?;
         }
         Ok(())
+    }
+}
+
+impl This<'_, Stream> {
+    /// The dict with all entries that it has in asyncio.
+    pub(super) fn full_extra<'py>(self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let extra = self.extra_dict(py)?;
+        for name in NAMES {
+            if !extra.contains(Fallible(name))? {
+                self.fill_in(py, &extra, name)?;
+            }
+        }
+        Ok(extra)
+    }
+
+    /// `get_extra_info(name)`. Computes only this entry.
+    pub(super) fn known_extra_info<'py>(
+        self,
+        py: Python<'py>,
+        name: &Bound<'py, PyAny>,
+    ) -> PyResult<Option<Bound<'py, PyAny>>> {
+        if let Some(extra) = self.base.extra.get()
+            && let Some(value) = extra.bind(py).cast::<PyDict>()?.get_item(name)?
+        {
+            return Ok(Some(value));
+        }
+        // A name that is not hashable raises, as it does for asyncio's dict.
+        name.hash()?;
+        match name.extract::<std::borrow::Cow<'_, str>>() {
+            Ok(text) if NAMES.contains(&&*text) => self.fill_in(py, &self.extra_dict(py)?, &text),
+            _ => Ok(None),
+        }
+    }
+
+    /// Adds the entry for one of the three names to the dict, and returns its value.
+    fn fill_in<'py>(
+        self,
+        py: Python<'py>,
+        extra: &Bound<'py, PyDict>,
+        name: &str,
+    ) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let value = if name == "socket" {
+            let Some(socket) = self.open_or_closed_socket(py)? else { return Ok(None) };
+            let socket = socket.bind(py);
+            support(py, "StreamSocket")?.call1((socket, self.object().bind(py)))?
+        } else {
+            self.address(py, name)?
+        };
+        extra.set_item(Fallible(name), &value)?;
+        Ok(Some(value))
     }
 }

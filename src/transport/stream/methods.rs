@@ -7,6 +7,7 @@ use crate::capi::{Arguments, Exception, Raised, Ref, This};
 use crate::event_loop::completion::complete;
 use crate::event_loop::futures::new_future;
 use crate::transport::base::methods::{close_now, force_close_now, patchable};
+use crate::transport::base::transport::TransportKind;
 
 fn writelines(this: This<'_, Stream>, arguments: Arguments<'_>) -> Result<(), Raised> {
     send::writelines(this, arguments.one("writelines", "list_of_data")?)
@@ -28,6 +29,12 @@ fn make_empty_waiter(this: This<'_, Stream>) -> Result<Ref, Raised> {
 fn reset_empty_waiter(this: This<'_, Stream>) {
     this.stop_sending();
     this.writing.empty_waiter.clear();
+}
+
+/// Sends what this turn has written. For Python code that is about to use the descriptor without the transport.
+fn send_writes(this: This<'_, Stream>) -> Result<(), Raised> {
+    this.send_tls_writes();
+    send::send_gathered(this)
 }
 
 pub(super) const METHODS: &[Method<Stream>] = &[
@@ -53,6 +60,7 @@ pub(super) const METHODS: &[Method<Stream>] = &[
         force_close_now,
         c"Close at once with an exception for connection_lost.",
     ),
+    Method::no_args(c"_send_writes", send_writes, c"Send what was written, as far as the socket takes it."),
     Method::no_args(c"_make_empty_waiter", make_empty_waiter, c"A future that completes when all data is sent."),
     Method::no_args(c"_reset_empty_waiter", reset_empty_waiter, c"Forget the future of _make_empty_waiter()."),
 ];

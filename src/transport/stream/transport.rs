@@ -160,15 +160,15 @@ impl TransportKind for Stream {
     }
 
     fn extra_info<'py>(
-        &self,
+        this: This<'_, Self>,
         py: Python<'py>,
         name: &Bound<'py, PyAny>,
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
-        self.known_extra_info(py, name)
+        this.known_extra_info(py, name)
     }
 
-    fn all_extra(&self, py: Python<'_>) -> PyResult<Option<Ref>> {
-        Ok(Some(Ref::from(self.full_extra(py)?.into_any())))
+    fn all_extra(this: This<'_, Self>, py: Python<'_>) -> PyResult<Option<Ref>> {
+        Ok(Some(Ref::from(this.full_extra(py)?.into_any())))
     }
 
     fn describe(&self, text: &mut String) {
