@@ -10,6 +10,7 @@ import os
 import re
 import socket
 import sys
+import time
 
 import pytest
 
@@ -504,6 +505,30 @@ def test_a_write_is_sent_before_the_loop_blocks(run):
                 schedule()
                 async with asyncio.timeout(5):
                     assert len(await loop.sock_recv(peer, 100)) == 4
+            transport.close()
+            await protocol.lost
+
+    run(main())
+
+
+@pytest.mark.parametrize("others", [1, 50])
+def test_a_write_does_not_wait_for_callbacks_of_the_same_iteration_that_take_long(run, others):
+    async def main():
+        loop = asyncio.get_running_loop()
+        seen = []
+
+        def look():
+            with contextlib.suppress(BlockingIOError):
+                seen.append(peer.recv(100))
+
+        with tcp_pair() as (sock, peer):
+            transport, protocol = await loop.create_connection(Recording, sock=sock)
+            loop.call_soon(transport.write, b"answer")
+            loop.call_soon(time.sleep, 0.02)
+            for _ in range(others):
+                loop.call_soon(look)
+            await asyncio.sleep(0)
+            assert seen == [b"answer"]
             transport.close()
             await protocol.lost
 

@@ -38,7 +38,7 @@ use crate::recorder::event::Kind;
 /// until a deadline, the sum may be slightly too small.
 const CUSTOM_RESOLUTION: f64 = 1e-9;
 
-/// How many callbacks of a large batch are timed together.
+/// How many callbacks of a large batch are timed together, unless the last ones took long.
 const PART: usize = 16;
 
 /// Runs until `stop()` or a fatal error.
@@ -263,10 +263,11 @@ fn run_batch(core: &Core, count: usize, mut batch: Batch) -> Result<u64, Fatal> 
 
 #[inline(never)]
 fn run_parts(core: &Core, mut count: usize, batch: &mut Batch) -> Result<(), Fatal> {
+    let mut most = PART;
     while count > 0 {
-        let part = count.min(PART);
+        let part = count.min(most);
         run_next(core, part, batch)?;
-        note_part(core, batch)?;
+        most = if note_part(core, batch)? { 1 } else { PART };
         count -= part;
     }
     Ok(())

@@ -32,6 +32,15 @@ const LONG_TICKS: u64 = 1 << 18;
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 const LONG_TICKS: u64 = 10_000_000;
 
+/// What the callbacks of a turn have written waits for other callbacks of it for this many ticks, which are some tenths of
+/// a millisecond.
+#[cfg(target_arch = "x86_64")]
+const SEND_TICKS: u64 = 1 << 20;
+#[cfg(target_arch = "aarch64")]
+const SEND_TICKS: u64 = 1 << 13;
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+const SEND_TICKS: u64 = 300_000;
+
 /// The largest batch whose callbacks are timed one by one.
 const SMALL_BATCH: usize = 16;
 
@@ -46,27 +55,40 @@ pub(crate) enum Batch {
     Parts(Laps),
 }
 
-/// When a batch began, when its last item or part began, and when that ended, in ticks.
+/// When a batch began, when its last item or part began, when that ended, and when writes were last sent, in ticks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Laps {
     start: u64,
     last: u64,
     end: u64,
+    sent: u64,
+}
+
+/// An item after which the caller sends what the turn has written.
+#[derive(Clone, Copy, Debug)]
+#[must_use = "writes wait to be sent"]
+pub(crate) struct Lap {
+    /// How long the item took if that was long, in ticks.
+    pub(crate) long: Option<u64>,
 }
 
 impl Laps {
     #[inline(always)]
     pub(crate) fn begin() -> Laps {
         let now = ticks();
-        Laps { start: now, last: now, end: now }
+        Laps { start: now, last: now, end: now, sent: now }
     }
 
-    /// An item has ended, or several. Returns how long that took if it was long, in ticks.
+    /// An item has ended, or several. `None` if writes may wait for the next one; then it was not long either.
     #[inline(always)]
-    pub(crate) fn next(&mut self) -> Option<u64> {
+    pub(crate) fn next(&mut self) -> Option<Lap> {
         self.last = std::mem::replace(&mut self.end, ticks());
+        if self.end.wrapping_sub(self.sent) <= SEND_TICKS {
+            return None;
+        }
+        self.sent = self.end;
         let taken = self.end.wrapping_sub(self.last);
-        (taken > LONG_TICKS).then_some(taken)
+        Some(Lap { long: (taken > LONG_TICKS).then_some(taken) })
     }
 }
 

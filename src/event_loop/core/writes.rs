@@ -1,7 +1,7 @@
 //! Transports that have buffered writes to send.
 //!
-//! What callbacks write is sent at the end of the turn, in one call per transport. What a protocol writes in
-//! `data_received` or `buffer_updated` is sent when that method returns.
+//! What callbacks write is sent at the end of the turn, or between them if they take long, in one call per transport.
+//! What a protocol writes in `data_received` or `buffer_updated` is sent when that method returns.
 
 use std::cell::Cell;
 

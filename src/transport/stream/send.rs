@@ -1,8 +1,8 @@
 //! Sends what a protocol writes.
 //!
-//! A small write of a `bytes` is kept by reference, and sent at the end of the turn. If the protocol writes in
-//! `data_received`, it is sent when that method returns. All writes to a connection until then are sent together, so
-//! header and body need one system call.
+//! A small write of a `bytes` is kept by reference, and sent at the end of the turn, or between two of its callbacks if
+//! they take long (`event_loop/slow.rs`). If the protocol writes in `data_received`, it is sent when that method returns.
+//! All writes to a connection until then are sent together, so header and body need one system call.
 //!
 //! A write is sent at once if [`AT_ONCE`] bytes are pending, or more than the high-water mark, or if the loop is not
 //! running. So buffer sizes and `pause_writing` are the same as in asyncio. No write is held back while the loop waits.
