@@ -1,0 +1,102 @@
+"""Files of `wakeloop.open` and the loop that awaits them: they do not block it, and it may be any loop."""
+
+import asyncio
+import contextlib
+import errno
+import os
+
+import pytest
+
+from tests.support.files import content_path, fifo_pair, fifo_path, run_program  # noqa: F401
+
+pytestmark = pytest.mark.usefixtures("runtime")
+
+wakeloop = pytest.importorskip("wakeloop", reason="files are wakeloop's; the control group has none")
+
+
+def test_a_fifo_does_not_block_the_loop(run, fifo):
+    async def main():
+        async with fifo_pair(fifo) as (file, writer):
+            reading = asyncio.create_task(file.read(10))
+            await asyncio.sleep(0.01)
+            assert not reading.done()
+            os.write(writer, b"12345")
+            await asyncio.sleep(0.01)
+            assert not reading.done()
+            os.write(writer, b"67890abc\nd")
+            assert await reading == b"1234567890" and await file.readline() == b"abc\n"
+            assert not file.seekable()
+            with pytest.raises(OSError) as raised:
+                await file.tell()
+            assert raised.value.errno == errno.ESPIPE
+            os.close(writer)
+            assert await file.read() == b"d" and await file.read() == b""
+
+    run(main())
+
+
+def test_a_loop_of_reads_from_the_cache_lets_other_tasks_run(run, path):
+    async def main():
+        async with wakeloop.open(path, "rb") as file, wakeloop.open(path) as text:
+            for read in (lambda: file.read(10), lambda: file.pread(10, 0), lambda: text.readline(), file.tell):
+                turns = 0
+
+                async def count():
+                    nonlocal turns
+                    while True:
+                        await asyncio.sleep(0)
+                        turns += 1
+
+                counting = asyncio.ensure_future(count())
+                for _ in range(20_000):
+                    await read()
+                counting.cancel()
+                assert turns > 10
+
+    run(main())
+
+
+def test_a_read_of_the_cache_needs_no_thread(run, path):
+    async def main():
+        async with wakeloop.open(path, "rb") as file:
+            for _ in range(20):
+                await file.seek(0)
+                call = file.read(4096)
+                with contextlib.suppress(StopIteration):
+                    assert call.send(None) is None, "it waits"
+                    continue
+                break
+            else:
+                pytest.fail("every read has yielded")
+
+    run(main())
+
+
+def test_files_work_on_uvloop(path):
+    pytest.importorskip("uvloop")
+    output = run_program(
+        """
+        import asyncio, os, sys, uvloop, wakeloop
+        path = sys.argv[1]
+        content = open(path, "rb").read()
+
+        async def main():
+            async with wakeloop.open(path, "rb") as file:
+                if hasattr(os, "posix_fadvise"):
+                    os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+                assert await file.read(300_000) == content[:300_000]
+                got = await asyncio.gather(*(file.pread(5000, offset) for offset in range(0, 500_000, 5000)))
+                assert b"".join(got) == content[:500_000]
+            async with wakeloop.open(path, "r+") as text:
+                assert [line async for line in text] == content.decode().splitlines(keepends=True)
+                await text.write("more")
+                await text.fsync()
+            assert await wakeloop.fs.read_bytes(path) == content + b"more"
+            return "done"
+
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            print(runner.run(main()))
+        """,
+        str(path),
+    )
+    assert output == "done\n"
