@@ -6,8 +6,8 @@ import socket
 
 import pytest
 
+from tests.testing.networks import hosts
 from wakeloop import testing
-from wakeloop.testing.network import Network
 
 pytestmark = pytest.mark.native
 
@@ -31,13 +31,6 @@ class Recorder(asyncio.DatagramProtocol):
 async def endpoint(**options):
     _, protocol = await asyncio.get_running_loop().create_datagram_endpoint(Recorder, **options)
     return protocol
-
-
-def hosts(**options):
-    network = Network(**options)
-    network.host("client", "10.0.0.1")
-    network.host("server", "10.0.0.2")
-    return network
 
 
 def between(network, main, **options):
