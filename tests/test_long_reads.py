@@ -221,6 +221,21 @@ def test_data_that_a_program_puts_into_the_buffer_counts_for_a_waiting_read(run)
     run(main())
 
 
+@RCVLOWAT
+def test_a_duplicate_of_the_socket_does_not_keep_the_mark_of_a_read_that_its_transport_has_ended(run):
+    async def main():
+        async with connection() as (reader, writer, _):
+            with writer.get_extra_info("socket").dup() as other:
+                reading = asyncio.ensure_future(reader.readexactly(1024 * KIB))
+                await asyncio.sleep(0.01)
+                writer.transport.abort()
+                with pytest.raises(asyncio.IncompleteReadError):
+                    await reading
+                assert other.getsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT) == 1
+
+    run(main())
+
+
 def test_a_long_read_does_not_hold_back_data_from_a_protocol_of_a_subclass(run):
     """Its `data_received` may count the bytes, or set a timeout anew with each piece."""
     pieces = []

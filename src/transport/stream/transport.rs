@@ -92,6 +92,8 @@ impl TransportKind for Stream {
     }
 
     fn remember(this: This<'_, Self>) {
+        // The program may have a duplicate of the socket.
+        this.await_bytes(0);
         this.remember_addresses(this.py());
     }
 
