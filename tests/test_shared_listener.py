@@ -347,6 +347,36 @@ def test_a_server_that_is_closed_while_it_shares_leaves_nothing_behind(delay):
         wakeloop.run(main(running))
 
 
+def test_a_connection_wakes_others_too_while_a_thread_of_a_worker_keeps_the_gil():
+    """The worker is woken then, and cannot accept: the others must not sleep meanwhile."""
+
+    async def main(listener):
+        def is_exclusive_here():
+            return bool(registrations()[sock.fileno()] & EXCLUSIVE)
+
+        def compute():
+            while not stop.is_set():
+                sum(range(1_000_000))
+
+        stop = threading.Event()
+        server = await asyncio.get_running_loop().create_server(asyncio.Protocol, sock=listener.dup())
+        sock = server.sockets[0]
+        await until_shared(sock)
+        thread = threading.Thread(target=compute)
+        thread.start()
+        while is_exclusive_here():
+            await asyncio.sleep(0.01)
+        stop.set()
+        thread.join()
+        while not is_exclusive_here():
+            await asyncio.sleep(0.01)
+        server.close()
+
+    with workers(1) as running:
+        served(running.listener)
+        wakeloop.run(main(running.listener))
+
+
 def test_a_socket_that_the_program_closes_itself_leaves_no_alarm():
     async def main(running):
         loop, timers = asyncio.get_running_loop(), alarms()

@@ -134,10 +134,16 @@ impl GilFairness {
         !FREE_THREADED && (now < self.hint_until.get() || now < self.kept_until.get())
     }
 
+    /// Does another thread seem to compute, and to keep the GIL for long?
+    #[inline(always)]
+    pub(crate) fn is_kept(&self, now: u64) -> bool {
+        !FREE_THREADED && now < self.kept_until.get()
+    }
+
     /// How long a poll waits with the GIL held before it releases it.
     #[inline(always)]
     pub(crate) fn grace(&self, now: u64, had_events: bool) -> Option<Duration> {
-        (!FREE_THREADED && had_events && now < self.kept_until.get()).then_some(GRACE)
+        (had_events && self.is_kept(now)).then_some(GRACE)
     }
 
     /// The loop did not have the GIL for at least [`YIELD`], until `now`. That counts as a yield.

@@ -44,6 +44,8 @@ pub(crate) struct Listener {
     alarm: RefCell<Option<Alarm>>,
     /// The poller reports connections.
     armed: Cell<bool>,
+    /// A connection that wakes this process wakes no other one.
+    exclusive: Cell<bool>,
     factory: Slot,
     socket: Slot,
     server: Slot,
@@ -99,6 +101,7 @@ pub(crate) fn start_listener(
         sharing: Sharing::default(),
         alarm: RefCell::default(),
         armed: Cell::new(true),
+        exclusive: Cell::new(false),
         factory: Slot::new(Some(factory.into())),
         socket: Slot::new(Some(sock)),
         server: Slot::new(server.map(Ref::from)),
@@ -220,6 +223,12 @@ impl Listener {
         self.alarm.borrow().is_some()
     }
 
+    /// Should a connection wake this process alone? Not while a thread keeps the GIL: the loop would be woken, but could
+    /// not accept, and the other processes would sleep.
+    fn is_exclusive(&self, core: &Core) -> bool {
+        self.is_shared() && !core.gil.is_kept(core.polls.last_poll())
+    }
+
     /// Registers the socket again, unless the program has closed it. If it is shared, that is behind the other processes.
     fn register(&self, core: &Core) {
         if self.descriptor() != self.fd {
@@ -229,7 +238,8 @@ impl Listener {
         let token = core.fds.token(self.fd);
         // It is not registered during a pause.
         let _ = poller.deregister(self.fd);
-        let registered = if self.is_shared() {
+        self.exclusive.set(self.is_exclusive(core));
+        let registered = if self.exclusive.get() {
             poller.register_exclusive(self.fd, token)
         } else {
             poller.register_level(self.fd, token, Interest::READ)
@@ -257,6 +267,9 @@ impl Listener {
         }
         self.sharing.forgive();
         self.look(object, core, core.polls.last_poll());
+        if self.exclusive.get() != self.is_exclusive(core) {
+            self.register(core);
+        }
         self.accept_one(core)
     }
 

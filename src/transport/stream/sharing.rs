@@ -11,6 +11,8 @@
 //!   run.
 //! - A process can end or be stopped after it was woken and before it accepts. So each listener tries to accept twice
 //!   a second without being woken.
+//! - A process whose GIL is kept by a computing thread is woken, and cannot accept. So its registration is not exclusive
+//!   meanwhile: a connection that wakes it wakes another process too.
 //!
 //! The processes find each other by what they publish ([`shared_load`](super::shared_load)).
 
