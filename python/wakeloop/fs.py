@@ -15,10 +15,11 @@ import io
 import os
 import shutil
 import tempfile
+import weakref
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator
 from pathlib import Path
 from types import TracebackType
-from typing import IO, TYPE_CHECKING, Any, AnyStr, Generic, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, AnyStr, Generic, ParamSpec, TypeVar, overload
 
 from ._core import File, spawn_blocking
 from ._files import Mode, Opening, Style, make_or_undo, open
@@ -299,22 +300,31 @@ def TemporaryFile(
 
 
 class _Named(Opening[_F], Generic[_F]):
-    """A temporary file with a name, which is removed at the end of the block."""
+    """A temporary file with a name, which is removed at the end of the block.
 
-    __slots__ = ("_make_wrapper", "_wrapper")
+    Only the file itself closes its descriptor: an operation may be under way when a cancelled block ends.
+    """
 
-    def __init__(self, style: Style, make: Callable[[], IO[bytes]]) -> None:
-        self._wrapper: Any = None
-        super().__init__(style, self._make)
-        self._make_wrapper = make
+    __slots__ = ("_remove",)
 
-    def _make(self) -> io.FileIO:
-        self._wrapper = self._make_wrapper()
-        file: io.FileIO = self._wrapper.file
-        return file
+    def __init__(self, style: Style, make: Callable[[], tuple[int, str]], delete: bool) -> None:
+        self._remove: Callable[[], object] | None = None
+
+        def open_raw() -> io.FileIO:
+            descriptor, path = make()
+            raw = io.FileIO(descriptor, style.mode.raw)
+            raw.name = path
+            if delete:
+                # It is called once: here, or when nobody refers to the file any more, or when the interpreter exits.
+                self._remove = weakref.finalize(raw, os.unlink, path)
+            return raw
+
+        super().__init__(style, open_raw)
 
     def _discard(self, raw: io.FileIO) -> None:
-        self._wrapper.close()
+        super()._discard(raw)
+        if self._remove is not None:
+            self._remove()
 
     def __await__(self) -> Generator[Any, None, _F]:
         raise TypeError("a temporary file with a name is made by 'async with', which removes it")
@@ -325,10 +335,9 @@ class _Named(Opening[_F], Generic[_F]):
         try:
             await super().__aexit__(kind, error, traceback)
         finally:
-            wrapper, self._wrapper = self._wrapper, None
-            if wrapper is not None:
-                # Its file is closed already; this removes the name.
-                await spawn_blocking(wrapper.close)
+            remove, self._remove = self._remove, None
+            if remove is not None:
+                await spawn_blocking(remove)
 
 
 @overload
@@ -376,14 +385,7 @@ def NamedTemporaryFile(
         encoding = io.text_encoding(encoding)
     style = Style(checked, buffering, encoding, errors, newline)
 
-    def make() -> IO[bytes]:
-        made: Any = tempfile.NamedTemporaryFile(
-            checked.raw + "b", 0, None, None, suffix, prefix, dir, delete
-        )
-        wrapper: IO[bytes] = made
-        return wrapper
-
-    return _Named[Any](style, make)
+    return _Named[Any](style, functools.partial(tempfile.mkstemp, suffix, prefix, dir), delete)
 
 
 @contextlib.asynccontextmanager
