@@ -196,7 +196,9 @@ class TextFile:
         return self
 
     async def __anext__(self) -> str:
-        if (simple := self._simple_end) and not self._lock.locked():
+        lock = self._lock
+        # The tasks that wait for the lock come first, even if it is free already.
+        if (simple := self._simple_end) and not (lock.locked() or lock._waiters or self._file.closed):
             start = self._used
             if end := self._text.find(simple, start) + 1:
                 self._used = end

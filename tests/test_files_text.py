@@ -1,0 +1,50 @@
+"""Text files of `wakeloop.open`: what depends on the text that was read ahead, and on the state of the encoding."""
+
+import asyncio
+import builtins
+import copy
+import os
+
+import pytest
+
+pytestmark = pytest.mark.usefixtures("runtime")
+
+wakeloop = pytest.importorskip("wakeloop", reason="files are wakeloop's; the control group has none")
+
+
+def test_a_closed_file_gives_no_line_that_was_read_ahead(run, tmp_path):
+    (tmp_path / "file").write_text("one\ntwo\n")
+
+    async def main(close):
+        file = await wakeloop.open(tmp_path / "file")
+        assert await anext(file) == "one\n"
+        await close(file)
+        with pytest.raises(ValueError, match=r"^I/O operation on closed file\.$"):
+            await anext(file)
+
+    run(main(wakeloop.TextFile.close))
+    run(main(lambda file: file.buffer.close()))
+
+
+def test_tasks_that_iterate_over_a_file_take_lines_in_turn(run, tmp_path):
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+
+    async def main():
+        opening = asyncio.ensure_future(wakeloop.open(fifo))
+        writer = await wakeloop.spawn_blocking(os.open, fifo, os.O_WRONLY)
+        taken = []
+
+        async def iterate(name):
+            async for line in file:
+                taken.append(name + line)
+
+        async with await opening as file:
+            tasks = [asyncio.ensure_future(iterate(name)) for name in "ab"]
+            await asyncio.sleep(0)
+            os.write(writer, b"0\n1\n2\n3\n")
+            os.close(writer)
+            await asyncio.gather(*tasks)
+        assert taken == ["a0\n", "b1\n", "a2\n", "b3\n"]
+
+    run(main())
