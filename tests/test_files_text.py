@@ -48,3 +48,16 @@ def test_tasks_that_iterate_over_a_file_take_lines_in_turn(run, tmp_path):
         assert taken == ["a0\n", "b1\n", "a2\n", "b3\n"]
 
     run(main())
+
+
+
+def test_lines_that_cannot_be_encoded_leave_the_encoder_as_it_was(run, tmp_path):
+    async def main():
+        async with wakeloop.open(tmp_path / "file", "w", encoding="utf-16") as file:
+            with pytest.raises(UnicodeEncodeError):
+                await file.writelines(["never written", "\ud800"])
+            await file.write("text")
+        with builtins.open(tmp_path / "file", encoding="utf-16") as file:
+            assert file.read() == "text"
+
+    run(main())

@@ -342,7 +342,12 @@ class TextFile:
         ends_line = self._line_buffering and any("\n" in piece or "\r" in piece for piece in pieces)
         if (end := self._written_end) != "\n":
             pieces = [piece.replace("\n", end) for piece in pieces]
-        data = b"".join(map(self._encoder.encode, pieces))
+        state = self._encoder.getstate()
+        try:
+            data = b"".join(map(self._encoder.encode, pieces))
+        except BaseException:
+            self._encoder.setstate(state)
+            raise
         # Even if this is cancelled, the data will be written, and the position will be behind it.
         self._forget()
         if self._decoder is not None:
