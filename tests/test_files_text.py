@@ -4,6 +4,7 @@ import asyncio
 import builtins
 import copy
 import os
+import pickle
 
 import pytest
 
@@ -59,5 +60,16 @@ def test_lines_that_cannot_be_encoded_leave_the_encoder_as_it_was(run, tmp_path)
             await file.write("text")
         with builtins.open(tmp_path / "file", encoding="utf-16") as file:
             assert file.read() == "text"
+
+    run(main())
+
+
+
+def test_a_text_file_can_be_neither_copied_nor_pickled(run, tmp_path):
+    async def main():
+        async with wakeloop.open(tmp_path / "file", "w") as file:
+            for refused in (copy.copy, copy.deepcopy, pickle.dumps):
+                with pytest.raises(TypeError, match=r"^cannot pickle 'wakeloop\.TextFile' object$"):
+                    refused(file)
 
     run(main())

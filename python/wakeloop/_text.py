@@ -14,7 +14,7 @@ import operator
 from collections import deque
 from collections.abc import Iterable
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from . import _core
 
@@ -142,6 +142,9 @@ class TextFile:
     def seekable(self) -> bool:
         """Whether it has a position that can be moved. Raises ValueError if the file is closed."""
         return self._file.seekable()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("cannot pickle 'wakeloop.TextFile' object")
 
     def __repr__(self) -> str:
         closed = " closed" if self.closed else ""
