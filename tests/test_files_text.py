@@ -51,7 +51,6 @@ def test_tasks_that_iterate_over_a_file_take_lines_in_turn(run, tmp_path):
     run(main())
 
 
-
 def test_lines_that_cannot_be_encoded_leave_the_encoder_as_it_was(run, tmp_path):
     async def main():
         async with wakeloop.open(tmp_path / "file", "w", encoding="utf-16") as file:
@@ -64,12 +63,48 @@ def test_lines_that_cannot_be_encoded_leave_the_encoder_as_it_was(run, tmp_path)
     run(main())
 
 
-
 def test_a_text_file_can_be_neither_copied_nor_pickled(run, tmp_path):
     async def main():
         async with wakeloop.open(tmp_path / "file", "w") as file:
             for refused in (copy.copy, copy.deepcopy, pickle.dumps):
                 with pytest.raises(TypeError, match=r"^cannot pickle 'wakeloop\.TextFile' object$"):
                     refused(file)
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [(2**168,), (2**63,), ("0",), (0, 1.0), (0, None), (0, "2")],
+    ids=repr,
+)
+def test_a_seek_to_what_is_no_position_raises_what_io_raises(run, tmp_path, arguments):
+    (tmp_path / "file").write_text("text")
+    with builtins.open(tmp_path / "file") as file, pytest.raises(Exception) as expected:  # noqa: PT011
+        file.seek(*arguments)
+
+    async def main():
+        async with wakeloop.open(tmp_path / "file") as file:
+            with pytest.raises(expected.type):
+                await file.seek(*arguments)
+            assert await file.read() == "text"
+
+    run(main())
+
+
+def test_a_position_in_text_with_too_large_a_state_raises_what_io_raises(run, tmp_path):
+    # The state of this decoder between its shift characters has more than 32 bits.
+    (tmp_path / "file").write_text("가나다", encoding="iso2022_kr")
+    with builtins.open(tmp_path / "file", encoding="iso2022_kr") as file:
+        file.read(1)
+        with pytest.raises(OverflowError) as expected:
+            file.tell()
+
+    async def main():
+        async with wakeloop.open(tmp_path / "file", encoding="iso2022_kr") as file:
+            await file.read(1)
+            with pytest.raises(OverflowError, match=str(expected.value)):
+                await file.tell()
+            assert await file.read() == "나다"
 
     run(main())

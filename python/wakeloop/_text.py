@@ -11,6 +11,7 @@ import asyncio
 import codecs
 import io
 import operator
+import struct
 from collections import deque
 from collections.abc import Iterable
 from types import TracebackType
@@ -20,6 +21,8 @@ from . import _core
 
 #: How many bytes are decoded at a time, as in io.
 _CHUNK = 8192
+#: The fields of a `_Place`, packed as io packs them into the number that `tell` returns.
+_COOKIE = struct.Struct("<qiiib")
 
 
 class _Chunk(NamedTuple):
@@ -405,6 +408,7 @@ class TextFile:
 
     async def seek(self, cookie: int, whence: int = 0, /) -> int:
         """Move the position to what tell returned, to the beginning (0), or to the end (0, whence=2)."""
+        cookie, whence = operator.index(cookie), operator.index(whence)
         async with self._lock:
             self._check("")
             if not self._seekable:
@@ -536,10 +540,7 @@ def _optional_size(size: int | None) -> int:
 
 
 class _Place(NamedTuple):
-    """A position: from `start`, with these flags, decode `feed` bytes, and skip so many characters.
-
-    Packed into a number as io packs it.
-    """
+    """A position: from `start`, with these flags, decode `feed` bytes, and skip so many characters."""
 
     start: int
     flags: int = 0
@@ -548,9 +549,12 @@ class _Place(NamedTuple):
     ended: int = 0
 
     def packed(self) -> int:
-        return self.start | self.flags << 64 | self.feed << 96 | self.skip << 128 | self.ended << 160
+        try:
+            return int.from_bytes(_COOKIE.pack(*self), "little")
+        except struct.error:
+            # The flags of some decoders, such as that of iso2022_kr, can be larger.
+            raise OverflowError("signed integer is greater than maximum") from None
 
     @classmethod
     def unpacked(cls, cookie: int) -> _Place:
-        flags, feed, skip = (cookie >> shift & (1 << 32) - 1 for shift in (64, 96, 128))
-        return cls(cookie & (1 << 64) - 1, flags, feed, skip, cookie >> 160)
+        return cls(*_COOKIE.unpack(cookie.to_bytes(_COOKIE.size, "little")))
