@@ -149,11 +149,11 @@ def readlink(path: AnyStr | os.PathLike[AnyStr], *, dir_fd: int | None = None) -
 
 
 def realpath(
-    path: AnyStr | os.PathLike[AnyStr], *, strict: bool = False
+    filename: AnyStr | os.PathLike[AnyStr], *, strict: bool = False
 ) -> Coroutine[Any, Any, AnyStr]:
     """What ``os.path.realpath`` does. Awaitable."""
     function: Callable[..., AnyStr] = os.path.realpath
-    return spawn_blocking(function, path, strict=strict)
+    return spawn_blocking(function, filename, strict=strict)
 
 
 def copyfile(src: StrPath, dst: StrPath, *, follow_symlinks: bool = True) -> Coroutine[Any, Any, StrPath]:
@@ -198,11 +198,21 @@ async def walk(
 
 
 def glob(
-    pattern: str, *, root_dir: StrPath | None = None, recursive: bool = False, include_hidden: bool = False
-) -> Coroutine[Any, Any, list[str]]:
+    pathname: AnyStr,
+    *,
+    root_dir: AnyStr | os.PathLike[AnyStr] | None = None,
+    dir_fd: int | None = None,
+    recursive: bool = False,
+    include_hidden: bool = False,
+) -> Coroutine[Any, Any, list[AnyStr]]:
     """What ``glob.glob`` does. Awaitable."""
     return spawn_blocking(
-        _glob.glob, pattern, root_dir=root_dir, recursive=recursive, include_hidden=include_hidden
+        _glob.glob,
+        pathname,
+        root_dir=root_dir,
+        dir_fd=dir_fd,
+        recursive=recursive,
+        include_hidden=include_hidden,
     )
 
 
