@@ -108,3 +108,21 @@ def test_a_position_in_text_with_too_large_a_state_raises_what_io_raises(run, tm
             assert await file.read() == "나다"
 
     run(main())
+
+
+@pytest.mark.parametrize("operation", ["read", "readline"])
+def test_the_position_is_right_behind_text_that_cannot_be_decoded(run, tmp_path, operation):
+    # The second of the chunks that are decoded at a time cannot be.
+    (tmp_path / "file").write_bytes(b"a" * 8190 + b"\n" + b"b" + b"\xff" * 8192 + b"c" * 100)
+
+    async def main():
+        async with wakeloop.open(tmp_path / "file", encoding="utf-8") as file:
+            read = getattr(file, operation)
+            assert await read(8191) == "a" * 8190 + "\n"
+            with pytest.raises(UnicodeDecodeError):
+                await read(8191)
+            assert await file.tell() == 8191
+            assert await file.read(1) == "b" and await file.tell() == 2 * 8192
+            assert await file.read() == "c" * 100
+
+    run(main())

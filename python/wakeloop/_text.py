@@ -228,16 +228,25 @@ class TextFile:
         decoder = self._decoder
         data = await self._file.read1(_CHUNK)
         held, flags = decoder.getstate() if self._seekable else (b"", 0)
-        text: str = decoder.decode(data, not data)
+        try:
+            text: str = decoder.decode(data, not data)
+        except UnicodeError:
+            if data and self._seekable:
+                # As in io, the next read goes on behind what cannot be decoded.
+                decoder.setstate((b"", flags))
+                self._add(_Chunk("", len(data), flags, b""))
+            raise
         if text:
             self._ratio = len(data) / len(text)
             _core._spend_items(text.count("\n"))
-        chunk = _Chunk(text, len(data), flags, held + data)
+        self._add(_Chunk(text, len(data), flags, held + data))
+        return text if text or data else None
+
+    def _add(self, chunk: _Chunk) -> None:
         if self._used == len(self._text) and not self._chunks:
-            self._first, self._text, self._used = chunk, text, 0
+            self._first, self._text, self._used = chunk, chunk.text, 0
         else:
             self._chunks.append(chunk)
-        return text if text or data else None
 
     def _available(self) -> int:
         return len(self._text) - self._used + sum(len(chunk.text) for chunk in self._chunks)
@@ -321,7 +330,7 @@ class TextFile:
         elif after_return and text.startswith("\n", start):
             end = start + 1
         else:
-            end = text.find("\r\n", start) + 2 if "\r\n" in text[start:] else 0
+            end = found + 2 if (found := text.find("\r\n", start)) >= 0 else 0
         return end - start if end else 0
 
     # -- writing ------------------------------------------------------------------------------------------------
