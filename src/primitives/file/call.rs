@@ -92,6 +92,11 @@ impl Action {
     fn mode(&self) -> Mode {
         if matches!(self, Action::ReadAt(..)) { Mode::Together } else { Mode::Alone }
     }
+
+    /// May it yield to the loop before it begins? It is then cancelled without an effect.
+    fn yields_first(&self) -> bool {
+        matches!(self, Action::Read(..) | Action::ReadAt(..) | Action::Tell)
+    }
 }
 
 enum Phase {
@@ -172,8 +177,12 @@ impl FileCall {
     }
 
     /// Takes the turn, or waits for it.
-    fn begin(this: This<'_, Self>, file: This<'_, File>, mode: Mode) -> Result<Step, Raised> {
+    fn begin(this: This<'_, Self>, file: This<'_, File>) -> Result<Step, Raised> {
         file.check_process()?;
+        let action = this.action.take();
+        let mode = action.as_ref().map_or(Mode::Alone, Action::mode);
+        let yields_first = action.as_ref().is_some_and(Action::yields_first);
+        this.action.set(action);
         let guard = match TurnGuard::take(&file.shared, mode) {
             Some(guard) => guard,
             None => {
@@ -187,8 +196,7 @@ impl FileCall {
                 }
             }
         };
-        // A write yields when it is done.
-        if !file_writes(this) && budget::is_spent() {
+        if yields_first && budget::is_spent() {
             this.phase.set(Phase::Granted(guard));
             return Ok(Step::Yield);
         }
@@ -244,6 +252,8 @@ impl FileCall {
             }
             Action::WriteAt(data, offset) => Job::WriteAt(sendable(this.py(), &data)?, offset),
             Action::Seek(offset, whence) => {
+                // It does not yield when it is done: a seek of a text file consists of this and of a part of its own, and
+                // is not cancelled between them.
                 if matches!(whence, libc::SEEK_SET | libc::SEEK_CUR) && !file.shared.lock().is_dirty() {
                     let moved = file.shared.lock().seek(offset, whence);
                     return FileCall::number(moved);
@@ -422,13 +432,6 @@ fn sendable(py: Python<'_>, data: &Data) -> Result<DropOnLoop<crate::primitives:
     Ok(DropOnLoop::new(data.to_sendable(py), &LoopHandle::running(py)?))
 }
 
-fn file_writes(this: This<'_, FileCall>) -> bool {
-    let action = this.action.take();
-    let writes = matches!(action, Some(Action::Write(..) | Action::WriteLines(..)));
-    this.action.set(action);
-    writes
-}
-
 /// What has become of a read that must not wait.
 enum Tried {
     Done(Ref),
@@ -578,10 +581,7 @@ impl Coroutine for FileCall {
         let phase = match this.phase.replace(Phase::Over) {
             Phase::New => {
                 running_loop()?;
-                let action = this.action.take();
-                let mode = action.as_ref().map_or(Mode::Alone, Action::mode);
-                this.action.set(action);
-                return FileCall::begin(this, file, mode);
+                return FileCall::begin(this, file);
             }
             Phase::Granted(guard) => return FileCall::perform(this, file, guard),
             Phase::Queued(ticket) if this.forks.get() == forks() => {
