@@ -66,9 +66,17 @@ pub(super) fn read_at(fd: RawFd, place: &mut [MaybeUninit<u8>], offset: i64) -> 
     retry(|| unsafe { libc::pread(fd, place.as_mut_ptr().cast(), place.len().min(LARGEST), offset) })
 }
 
+/// Writes a part of the data at least. Waits for room, even if the descriptor is a non-blocking one.
 pub(super) fn write(fd: RawFd, data: &[u8]) -> io::Result<usize> {
-    // SAFETY: the data is borrowed for the call.
-    retry(|| unsafe { libc::write(fd, data.as_ptr().cast(), data.len().min(LARGEST)) })
+    loop {
+        // SAFETY: the data is borrowed for the call.
+        match retry(|| unsafe { libc::write(fd, data.as_ptr().cast(), data.len().min(LARGEST)) }) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                poll(&mut [libc::pollfd { fd, events: libc::POLLOUT, revents: 0 }])?;
+            }
+            outcome => return outcome,
+        }
+    }
 }
 
 pub(super) fn write_at(fd: RawFd, data: &[u8], offset: i64) -> io::Result<usize> {
@@ -109,9 +117,15 @@ pub(super) fn size(fd: RawFd) -> io::Result<i64> {
 pub(super) fn wait_readable(fd: RawFd, cancel: &impl AsRawFd) -> io::Result<bool> {
     let entry = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
     let mut entries = [entry(fd), entry(cancel.as_raw_fd())];
-    // SAFETY: two entries, exclusively borrowed for the call.
-    retry(|| unsafe { libc::poll(entries.as_mut_ptr(), 2, -1) } as isize)?;
+    poll(&mut entries)?;
     Ok(entries[1].revents == 0)
+}
+
+/// Waits until one of the descriptors is ready.
+fn poll(entries: &mut [libc::pollfd]) -> io::Result<()> {
+    // SAFETY: the entries are exclusively borrowed for the call.
+    retry(|| unsafe { libc::poll(entries.as_mut_ptr(), entries.len() as libc::nfds_t, -1) } as isize)
+        .map(drop)
 }
 
 /// Linux transfers no more than this at once, and other systems refuse to.
