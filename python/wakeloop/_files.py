@@ -56,7 +56,9 @@ class Style:
     def __init__(
         self, mode: Mode, buffering: int, encoding: str | None, errors: str | None, newline: str | None
     ) -> None:
-        self.mode, self.buffering = mode, buffering
+        self.mode, self.buffering = mode, operator.index(buffering)
+        if not -(2**31) <= self.buffering < 2**31:
+            raise OverflowError("Python int too large to convert to C int")
         if mode.is_binary:
             for name, value in (("encoding", encoding), ("errors", errors), ("newline", newline)):
                 if value is not None:
@@ -211,7 +213,7 @@ def open(
     checked = Mode(mode)
     if not checked.is_binary:
         encoding = io.text_encoding(encoding)
-    style = Style(checked, operator.index(buffering), encoding, errors, newline)
+    style = Style(checked, buffering, encoding, errors, newline)
     return Opening(style, lambda: io.FileIO(file, checked.raw, closefd, opener))
 
 

@@ -8,6 +8,7 @@ use super::{File, unsupported};
 use crate::capi::buffer::Buffer;
 use crate::capi::imports::support;
 use crate::capi::methods::Method;
+use crate::capi::raised::clear_error;
 use crate::capi::{Arguments, Borrowed, Exception, Raised, Ref, This};
 use crate::primitives::data::Data;
 
@@ -159,8 +160,15 @@ fn seek(file: This<'_, File>, arguments: Arguments<'_>) -> Result<Ref, Raised> {
             return Err(Exception::ValueError.raise(&format!("whence value {whence} unsupported")));
         }
     };
-    let action = Action::Seek(offset(target)?, whence);
-    FileCall::create(file, "File.seek", action)
+    let target = offset(target).map_err(|raised| {
+        // Only a file without a buffer passes the number on to the system.
+        if file.capacity == 0 || !Exception::OverflowError.is_set() {
+            return raised;
+        }
+        clear_error();
+        Exception::ValueError.raise("cannot fit 'int' into an offset-sized integer")
+    })?;
+    FileCall::create(file, "File.seek", Action::Seek(target, whence))
 }
 
 fn truncate(file: This<'_, File>, arguments: Arguments<'_>) -> Result<Ref, Raised> {
