@@ -7,6 +7,7 @@ asyncio loop. A call that is cancelled before a thread has begun it does nothing
 
 from __future__ import annotations
 
+import asyncio
 import builtins
 import contextlib
 import functools
@@ -259,6 +260,11 @@ def write_text(
 # -- temporary files ------------------------------------------------------------------------------------------------
 
 
+async def _removed_by(remove: Callable[[], object]) -> None:
+    """Removes something on the blocking pool, even if the task is cancelled before a thread has begun it."""
+    await asyncio.shield(spawn_blocking(remove))
+
+
 @overload
 def TemporaryFile(
     mode: OpenBinaryMode = "w+b",
@@ -347,7 +353,7 @@ class _Named(Opening[_F], Generic[_F]):
         finally:
             remove, self._remove = self._remove, None
             if remove is not None:
-                await spawn_blocking(remove)
+                await _removed_by(remove)
 
 
 @overload
@@ -413,4 +419,4 @@ async def TemporaryDirectory(
     try:
         yield made.name
     finally:
-        await spawn_blocking(made.cleanup)
+        await _removed_by(made.cleanup)
