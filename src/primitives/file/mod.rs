@@ -97,7 +97,8 @@ impl Drop for Shared {
 pub(crate) struct File {
     // Dropped before `raw`, which closes the descriptor.
     shared: Arc<Shared>,
-    /// The `io.FileIO`.
+    /// The `io.FileIO`, which the collector must not see: it would close the descriptor first, and then free the file,
+    /// which still has something to write. An `io.FileIO` refers to nothing but its name.
     raw: Slot,
     readable: bool,
     writable: bool,
@@ -285,11 +286,4 @@ impl File {
         let mode: String = raw.getattr(Fallible("mode"))?.extract()?;
         Ok(format!("<wakeloop.File{closed}{name} mode='{mode}'>"))
     }
-
-    fn __traverse__(&self, visit: pyo3::gc::PyVisit<'_>) -> Result<(), pyo3::gc::PyTraverseError> {
-        self.raw.visit_with(&visit)
-    }
-
-    /// Clears nothing, because closing the file needs its fields, and nothing that the file refers to refers to it.
-    fn __clear__(&self) {}
 }
