@@ -126,3 +126,17 @@ def test_the_position_is_right_behind_text_that_cannot_be_decoded(run, tmp_path,
             assert await file.read() == "c" * 100
 
     run(main())
+
+
+def test_a_position_behind_a_restored_one_is_right_whatever_was_decoded_before(run, tmp_path):
+    # Where a line may end with "\r", the position behind it needs the byte that follows to be restored.
+    (tmp_path / "file").write_bytes(("😀" * 1000 + "\ra" + "b" * 100).encode())
+
+    async def main():
+        async with wakeloop.open(tmp_path / "file", encoding="utf-8", newline="") as file:
+            assert await file.read(1001) == "😀" * 1000 + "\r"
+            await file.seek(await file.tell())
+            assert await file.read(1) == "a" and await file.tell() == 4002
+            assert await file.read() == "b" * 100
+
+    run(main())

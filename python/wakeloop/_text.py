@@ -498,7 +498,7 @@ class TextFile:
     def _place_of(self, decoder: Any, position: int, flags: int, data: bytes, skip: int) -> _Place:
         """The nearest safe place before the character, from which decoding gives it."""
         # A guess of how many bytes the characters have; then fewer and fewer, until decoding them gives no more.
-        size, step = int(self._ratio * skip), 1
+        size, step = min(int(self._ratio * skip), len(data)), 1
         while size > 0:
             decoder.setstate((b"", flags))
             count = len(decoder.decode(data[:size]))
