@@ -252,8 +252,8 @@ impl FileCall {
             }
             Action::WriteAt(data, offset) => Job::WriteAt(sendable(this.py(), &data)?, offset),
             Action::Seek(offset, whence) => {
-                // It does not yield when it is done: a seek of a text file consists of this and of a part of its own, and
-                // is not cancelled between them.
+                // It does not yield when it is done: a seek of a text file is this and a part of its own, and is not
+                // cancelled between them.
                 if matches!(whence, libc::SEEK_SET | libc::SEEK_CUR) && !file.shared.lock().is_dirty() {
                     let moved = file.shared.lock().seek(offset, whence);
                     return FileCall::number(moved);
