@@ -83,6 +83,11 @@ class StreamSocket(TransportSocket):
         super().shutdown(how)
 
 
+# Programs and error messages show the name of the class: it is asyncio's.
+StreamSocket.__name__ = StreamSocket.__qualname__ = TransportSocket.__name__
+StreamSocket.__module__ = TransportSocket.__module__
+
+
 def adopt_socket(fd: int) -> socket.socket:
     """A socket object for the descriptor of a native transport; it owns the descriptor from now on."""
     sock = Socket.__new__(Socket)
