@@ -284,11 +284,11 @@ def test_each_forked_worker_can_use_its_copy_of_the_loop(loop_name):
     assert silent(loop_name, body) == "0\n" * 3
 
 
-@pytest.mark.parametrize("place", ["a task", "data_received"])
+@pytest.mark.parametrize("place", ["a callback", "data_received"])
 def test_what_was_written_before_a_fork_is_sent_once(loop_name, place):
     """Even if the child leaves the parent's loop by an exception, after which a loop sends what it has."""
     body = f"""
-        import os, socket, sys, warnings
+        import os, socket, warnings
         warnings.simplefilter("ignore")
         one, other = socket.socketpair()
         children = []
@@ -303,12 +303,13 @@ def test_what_was_written_before_a_fork_is_sent_once(loop_name, place):
             def data_received(self, data):
                 write_and_fork(self.transport)
         async def main():
-            transport, _ = await asyncio.get_running_loop().create_connection(Answering, sock=one)
-            if {place!r} == "a task":
-                write_and_fork(transport)
+            loop = asyncio.get_running_loop()
+            transport, _ = await loop.create_connection(Answering, sock=one)
+            if {place!r} == "a callback":
+                loop.call_soon(write_and_fork, transport)
             else:
                 other.send(b"question")
-                await asyncio.sleep(0.05)
+            await asyncio.sleep(0.05)
             os.waitpid(children[-1], 0)
             transport.close()
         try:
