@@ -320,6 +320,7 @@ def test_extra_info_has_the_keys_and_types_of_asyncio(run):
         transport = near.transport
         sock = transport.get_extra_info("socket")
         assert isinstance(sock, asyncio.trsock.TransportSocket) and sock.family == socket.AF_INET
+        assert str(type(sock)) == str(asyncio.trsock.TransportSocket)
         assert transport.get_extra_info("sockname") == sock.getsockname()
         assert transport.get_extra_info("peername") == far.transport.get_extra_info("sockname")
         assert far.transport.get_extra_info("peername") == transport.get_extra_info("sockname")
