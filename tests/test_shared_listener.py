@@ -364,10 +364,12 @@ def test_a_connection_wakes_others_too_while_a_thread_of_a_worker_keeps_the_gil(
         await until_shared(sock)
         thread = threading.Thread(target=compute)
         thread.start()
-        while is_exclusive_here():
-            await asyncio.sleep(0.01)
-        stop.set()
-        thread.join()
+        try:
+            while is_exclusive_here():
+                await asyncio.sleep(0.01)
+        finally:
+            stop.set()
+            thread.join()
         while not is_exclusive_here():
             await asyncio.sleep(0.01)
         server.close()
