@@ -8,6 +8,7 @@
 //! - the last waits were short, as far as they say something about the next one ([`Expectation`]),
 //! - spins pay here, which is tried from time to time ([`Trial`]),
 //! - not too many of its last spins found nothing: after each of them it leaves out twice as many spins,
+//! - the wait is not for the rest of a long message, which a spin would find in smaller parts,
 //! - the spins that found nothing took less than a twentieth of the time so far ([`Budget`]), and
 //! - the machine has a second processor, and the container's share of the processors is two or more (`processors.rs`).
 //!
@@ -114,6 +115,15 @@ impl SpinPolicy {
     #[inline(always)]
     pub(crate) fn note_bulk(&self, bytes: usize) {
         self.bulk.set(self.bulk.get() + bytes as u64);
+    }
+
+    /// The next wait is for the rest of a long message. A spin would end at the first few bytes of it.
+    #[cfg_attr(
+        not(feature = "python"),
+        allow(dead_code, reason = "the runtime does not see how much its tasks move")
+    )]
+    pub(crate) fn leave_out_next(&self) {
+        self.leave_out.set(self.leave_out.get().max(1));
     }
 
     /// A wait without a spin has lasted so long.
@@ -309,6 +319,14 @@ mod tests {
             "{}",
             waiting.lost
         );
+    }
+
+    #[test]
+    fn the_wait_for_more_of_a_long_message_does_not_spin_but_the_next_one_does() {
+        let mut waiting = Waiting::new();
+        waiting.rounds(20, &[SHORT]);
+        waiting.policy.leave_out_next();
+        assert_eq!([waiting.wait(SHORT), waiting.wait(SHORT)], [false, true]);
     }
 
     #[test]

@@ -6,7 +6,9 @@
 //!
 //! Usually there is one receive per event, because a short read means that the socket is drained. There are more if the
 //! event also reports a close or an error, which must be read too, or urgent data, because a read ends at the urgent
-//! mark. After [`READS`] full reads the transport requeues itself for the next turn.
+//! mark. And there are more inside a long message, of which more has come while the protocol had the last part: a
+//! receive that finds nothing costs less than a turn of the loop. After [`READS`] reads the transport requeues itself for
+//! the next turn.
 //!
 //! The descriptor is never deregistered: closing it removes it from the poller. An event that was reported before that
 //! has an outdated token.
@@ -17,7 +19,7 @@ use std::os::fd::RawFd;
 use pyo3::prelude::*;
 
 use super::receive::{Received, receive};
-use super::state::{Gate, Stream};
+use super::state::{Expected, Gate, Stream};
 use super::{clients, send, send_file};
 use crate::capi::imports::imports;
 use crate::capi::methods::Attribute;
@@ -305,7 +307,13 @@ fn read_all(this: This<'_, Stream>, core: &Core, readiness: Readiness) -> Result
                 full
             }
             Received::Stored { full } => full,
-            Received::Empty | Received::Gone => return Ok(()),
+            Received::Empty => {
+                if this.reading.expected.get() == Expected::Long {
+                    core.spins.leave_out_next();
+                }
+                return Ok(());
+            }
+            Received::Gone => return Ok(()),
             Received::Eof => return ended_by_peer(this, core),
             Received::Failed(raised, message) => return fatal_error(this, raised, message),
         };
@@ -313,14 +321,17 @@ fn read_all(this: This<'_, Stream>, core: &Core, readiness: Readiness) -> Result
             // A StreamReader only stores the data, so the next read may follow at once.
             continue;
         }
-        if !full && !goes_on {
+        let drained = !full && !goes_on;
+        if drained && this.reading.expected.get() != Expected::Long {
             return Ok(());
         }
         // As in asyncio, callbacks that the protocol has scheduled run before more data or the end of the stream is
         // delivered, because a task may have to set another protocol. So do writes, which may fail and end the
         // connection.
         if !core.ready.is_empty() || !this.writing.is_empty() {
-            this.read_next_turn(core, readiness);
+            if !drained {
+                this.read_next_turn(core, readiness);
+            }
             return Ok(());
         }
     }

@@ -128,9 +128,10 @@ impl Reader {
     /// [`Reader::filled`] before any other code runs.
     #[inline(always)]
     pub(crate) fn room(&self) -> Option<Result<Room, Raised>> {
-        let missing = self.wanted.get().saturating_sub(self.store().len());
+        let wanted = self.wanted.get();
+        let missing = wanted.saturating_sub(self.store().len());
         (missing >= DIRECT && !self.store().is_shared())
-            .then(|| self.store().reserve(missing.min(AHEAD) + SLACK))
+            .then(|| self.store().reserve(missing.min(AHEAD) + SLACK, wanted.saturating_add(SLACK)))
     }
 
     /// `count` bytes were received into the room.

@@ -116,7 +116,7 @@ impl Store {
         }
         if AS_FREE_THREADED && self.capacity - self.end < data.len() {
             // `put` may let another thread use the store, so it comes last.
-            let mut grown = self.grown(data.len())?;
+            let mut grown = self.grown(data.len(), usize::MAX)?;
             grown.fill(data)?;
             self.put(grown);
             return Ok(());
@@ -126,7 +126,7 @@ impl Store {
 
     #[inline(always)]
     fn fill(&mut self, data: &[u8]) -> Result<(), Raised> {
-        let room = self.reserve(data.len())?;
+        let room = self.reserve(data.len(), usize::MAX)?;
         debug_assert!(room.size >= data.len());
         // SAFETY: `reserve` has returned room for at least `data.len()` bytes.
         unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), room.place, data.len()) };
@@ -134,11 +134,12 @@ impl Store {
         Ok(())
     }
 
-    /// Reserves room for at least `least` bytes in a store without a bytearray.
+    /// Reserves room for at least `least` bytes in a store without a bytearray. It is expected to have `total` bytes
+    /// at most.
     #[inline(always)]
-    pub(crate) fn reserve(&mut self, least: usize) -> Result<Room, Raised> {
+    pub(crate) fn reserve(&mut self, least: usize, total: usize) -> Result<Room, Raised> {
         if self.bytes.is_none() || self.capacity - self.end < least {
-            let grown = self.grown(least)?;
+            let grown = self.grown(least, total)?;
             self.put(grown);
         }
         match &mut self.bytes {
@@ -168,13 +169,14 @@ impl Store {
     }
 
     /// A store with the same content, and room for at least `least` bytes more.
-    fn grown(&mut self, least: usize) -> Result<Store, Raised> {
+    fn grown(&mut self, least: usize, total: usize) -> Result<Store, Raised> {
         if least >= LARGE {
             HEAP.call_once(keep_heap);
         }
         let length = self.len();
-        // At least twice the content, so that appending single bytes does not copy the content each time.
-        let capacity = (length + least).max(2 * length);
+        // At least twice the content, so that appending single bytes does not copy the content each time. But not more
+        // than is expected: glibc would map each message larger than the largest one so far anew, page by page.
+        let capacity = (length + least).max((2 * length).min(total));
         // On a free-threaded build another thread could append to the emptied store meanwhile.
         if !FREE_THREADED && length >= PAGES && self.start == 0 {
             let bytes = std::mem::replace(self, Store::empty()).bytes.ok_or(Raised)?;
