@@ -420,3 +420,43 @@ fn a_worker_that_waits_for_quick_answers_spins_and_then_sleeps() {
     assert_eq!((first.spins, first.parks), (second.spins, second.parks));
     assert!(second.spin_hits < second.spins || second.spin_lost.is_zero());
 }
+
+/// A spin finds each chunk alone, and so doubles the processor time of the same bytes at the same rate.
+#[test]
+#[cfg(all(target_os = "linux", not(miri)))]
+fn a_worker_does_not_spin_for_the_small_chunks_of_a_long_upload() {
+    use std::io::Write;
+
+    const CHUNK: usize = 4096;
+    let Some([one, other]) = two_processors() else { return };
+    bind_to(one);
+    let rt = one_worker();
+    let spins_of_a_read = || {
+        let listener = rt.block_on(runtime::net::TcpListener::bind("127.0.0.1:0")).unwrap();
+        let address = listener.local_addr().unwrap();
+        let sender = std::thread::spawn(move || {
+            bind_to(other);
+            let mut stream = std::net::TcpStream::connect(address).unwrap();
+            stream.set_nodelay(true).unwrap();
+            for _ in 0..20_000 {
+                stream.write_all(&[0; CHUNK]).unwrap();
+            }
+        });
+        let before = rt.metrics().spins;
+        let receiving = rt.spawn(async move {
+            let (stream, _) = listener.accept().await.unwrap();
+            let mut buffer = vec![0; 64 * CHUNK];
+            let mut reads = 0;
+            while stream.read(&mut buffer).await.unwrap() > 0 {
+                reads += 1;
+            }
+            reads
+        });
+        let reads: u64 = rt.block_on(receiving).unwrap();
+        sender.join().unwrap();
+        (rt.metrics().spins - before) as f64 / reads as f64
+    };
+    // By chance, the worker may find once that spins gain something.
+    let seen: Vec<f64> = (0..3).map(|_| spins_of_a_read()).collect();
+    assert!(seen.iter().any(|spins| *spins < 0.5), "{seen:?}");
+}

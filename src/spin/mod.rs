@@ -23,9 +23,6 @@ use std::cell::Cell;
 pub(crate) use setting::Setting;
 use trial::{Spent, Trial};
 
-/// So many bytes are as much work as an event.
-const PIECE: u64 = 4096;
-
 /// After a spin that found nothing, up to two to the power of this many spins are left out.
 const MOST_LEFT_OUT: u32 = 10;
 
@@ -40,8 +37,8 @@ pub(crate) struct SpinPolicy {
     budget: Budget,
     trial: Trial,
     clock: Clock,
-    /// How many bytes have gone through connections that move many at once.
-    bulk: Cell<u64>,
+    /// How many bytes were received, or sent by sockets that were full.
+    bytes: Cell<u64>,
     /// How many spins to leave out.
     leave_out: Cell<u32>,
     /// The binary logarithm of how many are left out after the next spin that finds nothing.
@@ -63,7 +60,7 @@ impl SpinPolicy {
             budget: Budget::default(),
             trial: Trial::new(),
             clock,
-            bulk: Cell::new(0),
+            bytes: Cell::new(0),
             leave_out: Cell::new(0),
             misses: Cell::new(0),
         }
@@ -79,7 +76,7 @@ impl SpinPolicy {
     /// many events there were so far.
     #[inline(never)]
     pub(crate) fn begin(&self, now: u64, most: u64, events: u64) -> Option<u64> {
-        let work = events + self.bulk.get() / PIECE;
+        let work = events + self.bytes.get();
         if !self.trial.allows(now, || Spent { time: now, processor: self.clock.now(), work }) {
             return None;
         }
@@ -106,15 +103,11 @@ impl SpinPolicy {
         }
     }
 
-    /// So many bytes of a large message were received, or sent when a full socket had room again. A spin finds the first
-    /// of them, and so makes more events of the same message. The bytes stay the same.
-    #[cfg_attr(
-        not(feature = "python"),
-        allow(dead_code, reason = "the runtime does not see how much its tasks move")
-    )]
+    /// So many bytes were received, or sent when a full socket had room again. A spin finds the first of them, and so
+    /// makes more events of the same data. The bytes stay the same.
     #[inline(always)]
-    pub(crate) fn note_bulk(&self, bytes: usize) {
-        self.bulk.set(self.bulk.get() + bytes as u64);
+    pub(crate) fn note_bytes(&self, bytes: usize) {
+        self.bytes.set(self.bytes.get() + bytes as u64);
     }
 
     /// The next wait is for the rest of a long message. A spin would end at the first few bytes of it.

@@ -28,6 +28,7 @@ pub(crate) mod writes;
 
 use std::cell::Cell;
 use std::io as std_io;
+use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -294,6 +295,13 @@ impl Core {
     #[inline(always)]
     pub(crate) fn note_io(&self) {
         self.polls.note_io();
+    }
+
+    /// A receive on `fd` has returned `count`.
+    #[inline(always)]
+    pub(crate) fn note_received(&self, fd: RawFd, count: isize) {
+        self.spins.note_bytes(count.max(0) as usize);
+        self.recorder.received(fd, count);
     }
 
     /// Calls the source of `token` in the next turn, as if the poller had reported it.

@@ -59,7 +59,7 @@ pub(super) fn receive(core: &Core, fd: RawFd, size: usize) -> Result<Attempt, Ra
     let call = |place: *mut u8| {
         // SAFETY: `receive_by` passes a pointer to `size` writable bytes.
         let count = unsafe { libc::recv(fd, place.cast(), size, libc::MSG_DONTWAIT) };
-        core.recorder.received(fd, count);
+        core.note_received(fd, count);
         (count, ())
     };
     receive_by(core, size, call, |bytes, ()| Ok(bytes))

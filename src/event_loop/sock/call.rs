@@ -158,7 +158,7 @@ impl SockCall {
                 // SAFETY: the view keeps the memory alive and writable.
                 let count =
                     unsafe { libc::recv(fd, buffer.as_ptr().cast(), buffer.len(), libc::MSG_DONTWAIT) };
-                self.core().recorder.received(fd, count);
+                self.core().note_received(fd, count);
                 sized(count, Direction::Read, |count| integer(count as i64))
             }
             // Empty data is sent too: it may be a datagram, and the call reports a pending error of the socket.

@@ -53,7 +53,7 @@ impl Exchange {
                 let call = |place| {
                     // SAFETY: `receive_by` passes a pointer to `size` writable bytes.
                     let received = unsafe { receive_from(fd, place, *size) };
-                    core.recorder.received(fd, received.0);
+                    core.note_received(fd, received.0);
                     received
                 };
                 receive_by(core, *size, call, pair)
@@ -70,7 +70,7 @@ impl Exchange {
                 // SAFETY: the view keeps the memory alive and writable, and it has room for `size` bytes.
                 let (count, sender) = unsafe { receive_from(fd, buffer.as_ptr(), *size) };
                 drop(buffer);
-                core.recorder.received(fd, count);
+                core.note_received(fd, count);
                 sized(count, Direction::Read, |count| pair(integer(count as i64)?, sender))
             }
             Exchange::Send { data, address } => {

@@ -218,7 +218,7 @@ impl LoopReader {
     }
 
     /// Handles an event. Returns the future of the task that waits, if it need not wait any longer.
-    fn handle_event(&self, readiness: Readiness) -> Option<Ref> {
+    fn handle_event(&self, core: &Core, readiness: Readiness) -> Option<Ref> {
         if !readiness.intersects(ARRIVED) || self.fd.get() < 0 {
             return None;
         }
@@ -234,7 +234,9 @@ impl LoopReader {
             if self.drained.get() {
                 return None;
             }
+            let before = received.len();
             self.receive(&mut received, &request);
+            core.spins.note_bytes(received.len() - before);
         }
         self.future.take()
     }
@@ -242,7 +244,10 @@ impl LoopReader {
 
 impl Source for LoopReader {
     fn on_ready(object: &Ref, core: &Core, readiness: Readiness) -> Result<(), Fatal> {
-        match object.with_native(|reader: This<'_, LoopReader>| reader.handle_event(readiness)).flatten() {
+        match object
+            .with_native(|reader: This<'_, LoopReader>| reader.handle_event(core, readiness))
+            .flatten()
+        {
             Some(future) => complete(core, &future),
             None => Ok(()),
         }

@@ -28,7 +28,7 @@ use std::time::Duration;
 
 use super::clock;
 use super::metrics::SpinCounters;
-use super::shim::{AtomicBool, Mutex, spin_setting, system_wait, thread};
+use super::shim::{AtomicBool, Mutex, spin_setting, system_wait, thread, thread_cell};
 use super::trace::Tracer;
 use super::unpoisoned;
 use super::wakers::wake_all;
@@ -52,6 +52,17 @@ const WAKER: Token = Token(usize::MAX - 1);
 const EVENTS: usize = 64;
 /// How long to pause after the poller failed.
 const BROKEN_WAIT: Duration = Duration::from_millis(10);
+
+thread_cell! {
+    /// How many bytes this thread has received since it last had the driver.
+    static RECEIVED: u64 = 0;
+}
+
+/// This thread has received so many bytes.
+#[inline(always)]
+pub(super) fn note_received(bytes: usize) {
+    RECEIVED.set(RECEIVED.get() + bytes as u64);
+}
 
 /// The half that waits.
 pub(super) struct Driver {
@@ -129,6 +140,7 @@ impl Driver {
             self.poller = unpoisoned(handle.opening.lock()).take();
         }
         let Some(poller) = &mut self.poller else { return };
+        self.spins.note_bytes(RECEIVED.replace(0) as usize);
         match poll(poller, system_wait(wait), &self.spins, &handle.spins, self.events) {
             Ok(()) => {
                 self.events += poller.events().count() as u64;

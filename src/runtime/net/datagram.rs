@@ -6,7 +6,7 @@ use std::path::Path;
 
 use super::io::{First, Io, peer_methods};
 use super::packets::datagram_methods;
-use crate::runtime::driver::Direction;
+use crate::runtime::driver::{Direction, note_received};
 
 /// A datagram socket between processes of one machine. Datagrams keep their order and are not lost: a full
 /// receiver makes a connected sender wait. (`send_to` without a connection waits as well, but the system does

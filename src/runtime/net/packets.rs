@@ -18,7 +18,9 @@ macro_rules! datagram_methods {
             /// # Errors
             /// As `recv_from`.
             pub async fn recv(&self, buffer: &mut [u8]) -> io::Result<usize> {
-                self.io.run(Direction::Read, |socket| socket.recv(buffer)).await
+                self.io
+                    .run(Direction::Read, |socket| socket.recv(buffer).inspect(|len| note_received(*len)))
+                    .await
             }
 
             /// Receives one datagram, and returns its length and sender. Bytes that do not fit into `buffer`
@@ -27,7 +29,11 @@ macro_rules! datagram_methods {
             /// # Errors
             /// Those of `recvfrom(2)`.
             pub async fn recv_from(&self, buffer: &mut [u8]) -> io::Result<(usize, $address)> {
-                self.io.run(Direction::Read, |socket| socket.recv_from(buffer)).await
+                self.io
+                    .run(Direction::Read, |socket| {
+                        socket.recv_from(buffer).inspect(|(len, _)| note_received(*len))
+                    })
+                    .await
             }
 
             /// As `send`, without waiting.
@@ -43,7 +49,8 @@ macro_rules! datagram_methods {
             /// # Errors
             /// `WouldBlock` if nothing is there; else as `recv`.
             pub fn try_recv(&self, buffer: &mut [u8]) -> io::Result<usize> {
-                self.io.try_run(Direction::Read, |socket| socket.recv(buffer))
+                self.io
+                    .try_run(Direction::Read, |socket| socket.recv(buffer).inspect(|len| note_received(*len)))
             }
 
             /// As `recv_from`, without waiting.
@@ -51,7 +58,9 @@ macro_rules! datagram_methods {
             /// # Errors
             /// `WouldBlock` if nothing is there; else as `recv_from`.
             pub fn try_recv_from(&self, buffer: &mut [u8]) -> io::Result<(usize, $address)> {
-                self.io.try_run(Direction::Read, |socket| socket.recv_from(buffer))
+                self.io.try_run(Direction::Read, |socket| {
+                    socket.recv_from(buffer).inspect(|(len, _)| note_received(*len))
+                })
             }
         }
     };

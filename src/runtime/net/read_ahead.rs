@@ -17,6 +17,7 @@ use super::TcpStream;
 use super::read_buffer::LARGE;
 use super::received::{ReadProgress, Received};
 use crate::framing::{ReadRequest, TooLong};
+use crate::runtime::driver::note_received;
 use crate::runtime::sync::Notify;
 use crate::runtime::{AbortHandle, Handle, unpoisoned, wakers};
 
@@ -163,6 +164,7 @@ impl Back {
             return Ok((false, false, None));
         }
         let (got, short) = self.received.fill(if awaited > high { awaited } else { 0 }, source)?;
+        note_received(got);
         if self.lines && got > 0 {
             self.received.buffer.index_lines();
         }

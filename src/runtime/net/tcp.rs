@@ -13,7 +13,7 @@ use super::halves::{ReadHalf, WriteHalf};
 use super::io::{First, Io, peer_methods, socket_methods};
 use super::resolve::{Target, first_that};
 use super::stream::{MAX_BUFFERS, sent, stream_methods};
-use crate::runtime::driver::Direction;
+use crate::runtime::driver::{Direction, note_received};
 use crate::runtime::time::timeout;
 
 /// How many connections the kernel keeps ready for `accept`.
@@ -97,6 +97,7 @@ fn receive(mut source: &net::TcpStream, buffers: &mut [IoSliceMut<'_>]) -> io::R
         [buffer] => source.read(buffer)?,
         _ => source.read_vectored(buffers)?,
     };
+    note_received(got);
     Ok((got, got < room && got > 0))
 }
 

@@ -7,7 +7,7 @@ use std::net::{self, SocketAddr};
 use super::io::{First, Io, peer_methods};
 use super::packets::datagram_methods;
 use super::resolve::Target;
-use crate::runtime::driver::Direction;
+use crate::runtime::driver::{Direction, note_received};
 
 /// The length of the longest datagram.
 const LONGEST: usize = 64 * 1024;
@@ -69,6 +69,7 @@ impl UdpSocket {
             SCRATCH.with_borrow_mut(|scratch| {
                 scratch.resize(LONGEST, 0);
                 let (len, sender) = socket.recv_from(scratch)?;
+                note_received(len);
                 Ok((scratch[..len].to_vec(), sender))
             })
         };

@@ -14,7 +14,7 @@ use super::halves::{ReadHalf, WriteHalf};
 use super::io::{First, Io, peer_methods, socket_methods};
 use super::stream::{MAX_BUFFERS, sent, stream_methods};
 use crate::reactor::receive_local;
-use crate::runtime::driver::Direction;
+use crate::runtime::driver::{Direction, note_received};
 
 /// Accepts connections at a path.
 #[derive(Debug)]
@@ -74,9 +74,12 @@ fn receive(mut source: &net::UnixStream, buffers: &mut [IoSliceMut<'_>]) -> io::
     if let [buffer] = buffers
         && room <= SMALL
     {
-        return Ok((source.read(buffer)?, false));
+        let got = source.read(buffer)?;
+        note_received(got);
+        return Ok((got, false));
     }
     let (got, cut) = receive_local(source.as_raw_fd(), buffers)?;
+    note_received(got);
     Ok((got, got < room && got > 0 && !cut))
 }
 

@@ -52,7 +52,7 @@ fn receive_one(this: This<'_, Datagram>, core: &Core) -> Result<(), Fatal> {
     let mut buffer = core.scratch.receive_buffer();
     // SAFETY: the buffer is valid for its length.
     let (count, sender) = unsafe { receive_from(this.descriptor(), buffer.as_mut_ptr(), RECEIVE) };
-    core.recorder.received(this.descriptor(), count);
+    core.note_received(this.descriptor(), count);
     if count < 0 {
         return failed(this, core, &io::Error::last_os_error());
     }
@@ -213,7 +213,7 @@ mod batch {
             // to this entry of `senders`.
             let (data, sender) = unsafe {
                 let storage = std::ptr::read(&raw const self.senders[index]);
-                core.recorder.received(this.descriptor(), length as isize);
+                core.note_received(this.descriptor(), length as isize);
                 (
                     std::slice::from_raw_parts(self.vectors[index].iov_base.cast::<u8>(), length),
                     SockAddr::new(storage, header.msg_hdr.msg_namelen),

@@ -142,7 +142,7 @@ fn read(this: This<'_, ReadPipe>, core: &Core, fed: Option<&Ref>) -> Result<Read
         let Ok(mut bytes) = RawBytes::with_capacity(size) else { return Ok(Read::Failed) };
         // SAFETY: the object has room for `size` bytes, and no other code has a reference to it.
         let count = unsafe { libc::read(fd, bytes.as_mut_ptr().cast(), size) };
-        core.recorder.received(fd, count);
+        core.note_received(fd, count);
         if count <= 0 {
             return Ok(Read::nothing(count));
         }
@@ -152,7 +152,7 @@ fn read(this: This<'_, ReadPipe>, core: &Core, fed: Option<&Ref>) -> Result<Read
         let mut buffer = core.scratch.receive_buffer();
         // SAFETY: the buffer is valid for its length.
         let count = unsafe { libc::read(fd, buffer.as_mut_ptr().cast(), RECEIVE) };
-        core.recorder.received(fd, count);
+        core.note_received(fd, count);
         if count <= 0 {
             return Ok(Read::nothing(count));
         }

@@ -150,6 +150,7 @@ unsafe fn receive_to(
         return Err(Received::Eof);
     }
     this.reading.expected.set(this.reading.expected.get().after(count));
+    core.spins.note_bytes(count);
     if recorded {
         record(this, core, count);
     }
@@ -176,7 +177,6 @@ fn receive_data(this: This<'_, Stream>, core: &Core, recorded: bool) -> Result<R
         let mut bytes = RawBytes::with_capacity(size).map_err(no_memory)?;
         // SAFETY: the object has room for `size` bytes, and no other code has a reference to it.
         let (count, full) = unsafe { receive_to(this, core, recorded, bytes.as_mut_ptr(), size) }?;
-        core.spins.note_bulk(count);
         // SAFETY: `count` bytes have been received.
         (unsafe { bytes.finish(count) }.map_err(no_memory)?, full)
     } else {
@@ -227,10 +227,7 @@ fn receive_for_reader(this: This<'_, Stream>, core: &Core, recorded: bool) -> Re
         // SAFETY: the room in the reader stays valid until `filled` is called.
         let received = unsafe { receive_to(this, core, recorded, room.place, room.size) };
         let filled = room.filled(reader, received.as_ref().map_or(0, |(count, _)| *count));
-        let (count, full) = received?;
-        if this.reading.expected.get() >= Expected::Large {
-            core.spins.note_bulk(count);
-        }
+        let (_, full) = received?;
         this.follow(|| reader_feed::missing(reader));
         return filled.map(|()| Received::Stored { full }).map_err(not_taken);
     }

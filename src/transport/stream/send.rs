@@ -303,7 +303,7 @@ pub(super) fn flush_blocked(this: This<'_, Stream>, core: &Core) -> Result<(), F
         return Ok(());
     }
     let sent = send_pending(this, Kind::Flush);
-    core.spins.note_bulk(before.saturating_sub(this.writing.buffer.len()));
+    core.spins.note_bytes(before.saturating_sub(this.writing.buffer.len()));
     after_flush(this, core, sent)
 }
 
