@@ -2,7 +2,7 @@
 
 use std::mem::MaybeUninit;
 
-pub(crate) use crate::recorder::clock::counter as ticks;
+pub(crate) use crate::recorder::clock::{counter as ticks, counter_rate as ticks_per_second};
 
 /// The time of `loop.time()`: CLOCK_MONOTONIC in seconds, with the same rounding as `time.monotonic()`.
 #[inline(always)]

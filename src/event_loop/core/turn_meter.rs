@@ -12,7 +12,7 @@
 
 use std::cell::Cell;
 
-use super::super::clock::ticks;
+use super::super::clock::{ticks, ticks_per_second};
 
 /// `loop.slow_turn_duration`, unless the program sets another.
 pub(crate) const SLOW_TURN: u64 = 250_000_000;
@@ -23,23 +23,11 @@ const PUBLISHED: u64 = 5_000_000;
 const NAME_EACH: u64 = 60_000_000_000;
 /// Slow turns are logged at most once per interval.
 const REPORT_INTERVAL: u64 = 1_000_000_000;
-/// This many ticks are some 10 milliseconds or more, and less than the shortest limit that makes sense.
-#[cfg(target_arch = "x86_64")]
-const LONG_TICKS: u64 = 1 << 25;
-/// The counter of most aarch64 systems has between 24 MHz and 1 GHz.
-#[cfg(target_arch = "aarch64")]
-const LONG_TICKS: u64 = 1 << 18;
-#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-const LONG_TICKS: u64 = 10_000_000;
-
-/// What the callbacks of a turn have written waits for other callbacks of it for this many ticks, which are some tenths of
-/// a millisecond.
-#[cfg(target_arch = "x86_64")]
-const SEND_TICKS: u64 = 1 << 20;
-#[cfg(target_arch = "aarch64")]
-const SEND_TICKS: u64 = 1 << 13;
-#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-const SEND_TICKS: u64 = 300_000;
+/// The binary logarithm of the part of a second from which on an item of a batch is looked at: 8 milliseconds, less than
+/// the shortest limit that makes sense. Where the counter's rate is only known roughly, they may be some more.
+const LONG: u32 = 7;
+/// The same for how long what the callbacks of a turn have written waits for other callbacks of it: 0.2 milliseconds.
+const SEND: u32 = 12;
 
 /// The largest batch whose callbacks are timed one by one.
 const SMALL_BATCH: usize = 16;
@@ -83,12 +71,12 @@ impl Laps {
     #[inline(always)]
     pub(crate) fn next(&mut self) -> Option<Lap> {
         self.last = std::mem::replace(&mut self.end, ticks());
-        if self.end.wrapping_sub(self.sent) <= SEND_TICKS {
+        if self.end.wrapping_sub(self.sent) <= ticks_per_second() >> SEND {
             return None;
         }
         self.sent = self.end;
         let taken = self.end.wrapping_sub(self.last);
-        Some(Lap { long: (taken > LONG_TICKS).then_some(taken) })
+        Some(Lap { long: (taken > ticks_per_second() >> LONG).then_some(taken) })
     }
 }
 
