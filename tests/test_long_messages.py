@@ -1,6 +1,7 @@
 """Protocols that get a long message in parts: what they may do between two parts, and that memory follows the message."""
 
 import asyncio
+import resource
 import tracemalloc
 
 import pytest
@@ -146,3 +147,33 @@ def test_reads_of_known_length_reserve_no_more_memory_than_that(run):
             await writer.wait_closed()
 
     run(main())
+
+
+@pytest.mark.native
+def test_the_memory_of_a_long_message_is_not_mapped_anew_for_each_part(run):
+    class Counting(asyncio.Protocol):
+        received = 0
+
+        def data_received(self, data):
+            self.received += len(data)
+
+    async def main():
+        with socketpair() as (near, far):
+            far.settimeout(10)
+            transport, protocol = await asyncio.get_running_loop().create_connection(Counting, sock=near)
+
+            async def send(size):
+                expected = protocol.received + size
+                async with asyncio.timeout(20):
+                    await asyncio.to_thread(far.sendall, PART * (size // len(PART)))
+                    while protocol.received < expected:
+                        await asyncio.sleep(0)
+
+            await send(10 * len(PART))
+            before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+            await send(200 * len(PART))
+            transport.close()
+        # 30 MB are 7,300 pages. The bytes that are sent are touched once.
+        return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+    assert run(main()) < 9_000

@@ -285,7 +285,10 @@ def test_small_chunks_of_a_long_upload_are_not_awaited_with_spins(run):
         return (after.spins - before.spins) / (after.io_events - before.io_events)
 
     async def main():
-        # By chance, the loop may find once that spins gain something.
-        return min([await upload() for _ in range(3)])
+        # By chance, or beside other processes, the loop may find for a while that spins gain something.
+        for _ in range(10):
+            if await upload() < 0.5:
+                return True
+        return False
 
-    assert run(main()) < 0.5
+    assert run(main())

@@ -9,11 +9,13 @@
 //! - [`reporting`]: calls the protocol, and reports its errors
 //! - [`class`], [`methods`]: the Python class
 //! - [`protocol_sink`]: delivers received data to a protocol; [`write_buffer`]: data that is not sent yet
+//! - [`sizes`]: of receives and sends; [`heap`]: the memory of large messages
 
 pub(crate) mod class;
 pub(crate) mod closing;
 pub(crate) mod events;
 pub(crate) mod flow_control;
+pub(crate) mod heap;
 pub(crate) mod methods;
 pub(crate) mod opening;
 pub(crate) mod phase;

@@ -15,6 +15,7 @@ use crate::event_loop::core::writes::Delivery as Outer;
 use crate::event_loop::core::{Core, RECEIVE};
 use crate::event_loop::recording;
 use crate::reactor::{Readiness, receive_local};
+use crate::transport::base::heap;
 use crate::transport::base::protocol_sink::{Delivery, ProtocolSink};
 use crate::transport::base::sizes::{DIRECT, DIRECT_LONG};
 use crate::transport::reader_feed;
@@ -173,6 +174,7 @@ fn receive_data(this: This<'_, Stream>, core: &Core, recorded: bool) -> Result<R
     let no_memory = |raised| Received::Failed(raised, READ_FAILED);
     let expected = this.reading.expected.get();
     let (data, full) = if expected >= Expected::Large {
+        heap::keep();
         let size = if expected == Expected::Long { DIRECT_LONG } else { DIRECT };
         let mut bytes = RawBytes::with_capacity(size).map_err(no_memory)?;
         // SAFETY: the object has room for `size` bytes, and no other code has a reference to it.

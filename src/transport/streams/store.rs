@@ -8,13 +8,12 @@
 //! Once Python code has read the reader's `_buffer`, the content is in a `bytearray` instead. Other code may read it,
 //! change it, and lock it with a memoryview.
 
-use std::sync::Once;
-
 use crate::capi::buffer::{RawBytes, bytes_from};
 use crate::capi::byte_array::ByteArray;
 use crate::capi::recycle::bytes_cache::BytesCache;
 use crate::capi::section::{AS_FREE_THREADED, FREE_THREADED};
 use crate::capi::{Raised, Ref};
+use crate::transport::base::heap;
 
 /// Zeroed memory is an empty store.
 #[derive(Debug)]
@@ -27,24 +26,11 @@ pub(crate) struct Store {
     shared: Option<ByteArray>,
 }
 
-/// From this size on, [`keep_heap`] is needed.
+/// From this size on, [`heap::keep`] is needed.
 const LARGE: usize = 32 * 1024;
 
 /// From this size on, a growing store keeps its object: the system moves the pages, where a new object needs a copy.
 const PAGES: usize = 128 * 1024;
-
-static HEAP: Once = Once::new();
-
-/// Makes glibc keep the freed memory of large messages.
-///
-/// glibc returns the top of its heap to the system as soon as 128 KiB are free there. With messages of that size, this
-/// happens after each message: at 100 KiB, two `brk` calls and 13 page faults per message were more than half of its
-/// cost. glibc raises this threshold when the first block above its mmap threshold is freed. So this function allocates
-/// and frees such a block, without touching its pages. With other C libraries it has no effect.
-fn keep_heap() {
-    // SAFETY: the block, or null, is freed at once. `black_box` prevents the compiler from removing both calls.
-    unsafe { libc::free(std::hint::black_box(libc::malloc(1024 * 1024))) }
-}
 
 /// Writable memory after the content. It is valid until another method of the store is called.
 #[derive(Debug)]
@@ -171,7 +157,7 @@ impl Store {
     /// A store with the same content, and room for at least `least` bytes more.
     fn grown(&mut self, least: usize, total: usize) -> Result<Store, Raised> {
         if least >= LARGE {
-            HEAP.call_once(keep_heap);
+            heap::keep();
         }
         let length = self.len();
         // At least twice the content, so that appending single bytes does not copy the content each time. But not more
