@@ -255,7 +255,6 @@ def test_a_setting_that_means_nothing_is_warned_about_and_ignored(value, warns):
     assert ("WAKELOOP_SPIN must be off, auto or microseconds up to 1000" in done.stderr) == warns
 
 
-
 #: Sends 4 KiB at a time, as fast as it can.
 SENDER = """
 import socket, sys
@@ -269,18 +268,19 @@ for _ in range(20_000):
 def test_small_chunks_of_a_long_upload_are_not_awaited_with_spins(run):
     """A spin finds each chunk alone, and so doubles the processor time of the same bytes at the same rate."""
 
-    class Receiving(asyncio.Protocol):
-        def connection_lost(self, error):
-            self.loop.call_soon(self.done.set_result, error)
-
     async def upload():
         loop = asyncio.get_running_loop()
-        Receiving.loop, Receiving.done = loop, loop.create_future()
+        lost = loop.create_future()
+
+        class Receiving(asyncio.Protocol):
+            def connection_lost(self, error):
+                lost.set_result(error)
+
         async with await loop.create_server(Receiving, "127.0.0.1", 0) as server:
             before = loop.metrics()
             port = server.sockets[0].getsockname()[1]
             with subprocess.Popen([sys.executable, "-c", SENDER, str(port)]):
-                assert await asyncio.wait_for(Receiving.done, 60) is None
+                assert await asyncio.wait_for(lost, 60) is None
         after = loop.metrics()
         return (after.spins - before.spins) / (after.io_events - before.io_events)
 
