@@ -172,3 +172,38 @@ def test_the_memory_of_a_long_message_is_not_mapped_anew_for_each_part(run):
         return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 
     assert run(main()) < 9_000
+
+
+@pytest.mark.native
+def test_the_memory_of_a_long_read_is_not_mapped_anew_for_each_message(run):
+    sizes = [20 * len(PART), 35 * len(PART), 55 * len(PART)]
+
+    async def main():
+        with socketpair() as (near, far):
+            far.settimeout(10)
+            reader, writer = await wakeloop.open_connection(sock=near)
+
+            def send(size):
+                # In small parts: glibc also learns from the sender's memory.
+                for _ in range(size // len(PART)):
+                    far.sendall(PART)
+
+            async def faults_of(size, count):
+                before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+                async with asyncio.timeout(20):
+                    for _ in range(count):
+                        sending = asyncio.create_task(asyncio.to_thread(send, size))
+                        assert len(await reader.readexactly(size)) == size
+                        await sending
+                return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+            faults = []
+            for size in sizes:
+                await faults_of(size, 2)
+                faults.append(await faults_of(size, 10) / (10 * size / resource.getpagesize()))
+            writer.close()
+            await writer.wait_closed()
+            return faults
+
+    # By page of the messages. Where a message lies between others in the heap, some of them may move.
+    assert max(run(main())) < 0.4

@@ -174,8 +174,8 @@ fn receive_data(this: This<'_, Stream>, core: &Core, recorded: bool) -> Result<R
     let no_memory = |raised| Received::Failed(raised, READ_FAILED);
     let expected = this.reading.expected.get();
     let (data, full) = if expected >= Expected::Large {
-        heap::keep();
         let size = if expected == Expected::Long { DIRECT_LONG } else { DIRECT };
+        heap::keep(size);
         let mut bytes = RawBytes::with_capacity(size).map_err(no_memory)?;
         // SAFETY: the object has room for `size` bytes, and no other code has a reference to it.
         let (count, full) = unsafe { receive_to(this, core, recorded, bytes.as_mut_ptr(), size) }?;

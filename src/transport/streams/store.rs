@@ -156,13 +156,13 @@ impl Store {
 
     /// A store with the same content, and room for at least `least` bytes more.
     fn grown(&mut self, least: usize, total: usize) -> Result<Store, Raised> {
-        if least >= LARGE {
-            heap::keep();
-        }
         let length = self.len();
         // At least twice the content, so that appending single bytes does not copy the content each time. But not more
-        // than is expected: glibc would map each message larger than the largest one so far anew, page by page.
+        // than is expected.
         let capacity = (length + least).max((2 * length).min(total));
+        if capacity >= LARGE {
+            heap::keep(capacity);
+        }
         // On a free-threaded build another thread could append to the emptied store meanwhile.
         if !FREE_THREADED && length >= PAGES && self.start == 0 {
             let bytes = std::mem::replace(self, Store::empty()).bytes.ok_or(Raised)?;
