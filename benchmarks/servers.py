@@ -377,6 +377,8 @@ for _kib, _connections in ((4, 1), (64, 1), (1024, 1), (64, 4)):
 
 _upload = {"scheme": "http", "connections": 1, "post": UPLOAD, "expect_body": b"received"}
 add("tcp/upload/4m/c1", partial(serve_protocol, Upload), _upload)
+for _kib in (4, 64):
+    add(f"tcp/upload/{_kib}k-writes/c1", partial(serve_protocol, Upload), _upload | {"chunk": _kib * KIB})
 add("tcp/native-streams/upload/4m/c1", partial(serve_native_streams, receive_upload), _upload)
 
 # Scenarios of memory, and of how long a client waits.

@@ -29,6 +29,8 @@ OF_THE_BASELINE: dict[str, float] = {
     "tcp/bulk/1024k-writes/c1": 0.95,
     "tcp/bulk/64k-writes/c4": 0.95,
     "tcp/upload/4m/c1": 0.95,
+    "tcp/upload/4k-writes/c1": 0.95,
+    "tcp/upload/64k-writes/c1": 0.95,
     "tcp/native-streams/upload/4m/c1": 0.9,
     "udp/1k/c10": 0.9,
     "unix/proto/1k/c10": 0.9,

@@ -32,7 +32,7 @@ SCENARIOS_WITH_BASELINE: dict[str, str] = {
     "tcp/accept+close/c10": "accept",
     **{f"tcp/bulk/{kib}k-writes/c1": f"bulk-{kib}" for kib in (4, 64, 1024)},
     "tcp/bulk/64k-writes/c4": "bulk-64",
-    "tcp/upload/4m/c1": "upload",
+    **{f"tcp/upload/{size}/c1": "upload" for size in ("4m", "4k-writes", "64k-writes")},
     "tcp/native-streams/upload/4m/c1": "upload",
     "unix/proto/1k/c10": "unix",
     "unix/streams/1k/c10": "unix",

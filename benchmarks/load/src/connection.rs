@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::future::{Future, poll_fn};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::num::NonZeroUsize;
 use std::pin::pin;
 use std::sync::{Arc, OnceLock};
 use std::task::Poll;
@@ -39,7 +40,7 @@ pub(super) struct Plan {
 #[derive(Debug)]
 enum Request {
     Echo { pattern: Pattern, lines: bool },
-    Http { head: Vec<u8>, pattern: Option<Pattern>, expected: OnceLock<Vec<u8>> },
+    Http { head: Vec<u8>, pattern: Option<Pattern>, chunk: Option<NonZeroUsize>, expected: OnceLock<Vec<u8>> },
     Accept,
 }
 
@@ -49,9 +50,10 @@ impl Plan {
             Work::Echo { size, lines } => {
                 Request::Echo { pattern: Pattern::new(*size, *lines), lines: *lines }
             }
-            Work::Http(Http { host, path, post_size, expect_body }) => Request::Http {
+            Work::Http(Http { host, path, post_size, chunk, expect_body }) => Request::Http {
                 head: http::request(host, path, *post_size),
                 pattern: post_size.map(|size| Pattern::new(size, false)),
+                chunk: *chunk,
                 expected: expect_body.clone().map_or_else(OnceLock::new, OnceLock::from),
             },
             Work::Accept => Request::Accept,
@@ -116,12 +118,19 @@ impl Connection {
                 }
                 echo(stream, message).await
             }
-            (Request::Http { head, pattern, expected }, Some(stream)) => {
+            (Request::Http { head, pattern, chunk, expected }, Some(stream)) => {
                 let body = pattern.as_ref().map_or(&[][..], |pattern| pattern.message(*id, number));
-                request.clear();
-                request.extend_from_slice(head);
-                request.extend_from_slice(body);
-                stream.write_all(request).await?;
+                if let Some(chunk) = chunk {
+                    stream.write_all(head).await?;
+                    for part in body.chunks(chunk.get()) {
+                        stream.write_all(part).await?;
+                    }
+                } else {
+                    request.clear();
+                    request.extend_from_slice(head);
+                    request.extend_from_slice(body);
+                    stream.write_all(request).await?;
+                }
                 let (answered, end) = read_answer(stream, answer).await?;
                 let received = &answer[answered.length..end];
                 let wanted = match (expected.get(), pattern) {

@@ -28,6 +28,7 @@ mod tests;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -62,6 +63,9 @@ pub struct Http {
     pub path: String,
     /// Sends a POST with a body of this many bytes, different each time; otherwise GET.
     pub post_size: Option<usize>,
+    /// Writes the body in pieces of this many bytes, each with a system call of its own; without it, the whole request
+    /// at once.
+    pub chunk: Option<NonZeroUsize>,
     /// The body that every answer must have. Without it, the server must echo a POST, and all answers to a GET must be
     /// the same as the first.
     pub expect_body: Option<Vec<u8>>,

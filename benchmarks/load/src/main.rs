@@ -39,6 +39,7 @@ Echo servers:
 
 HTTP servers:
       --post BYTES      POST a body of this length, which the server echoes
+      --chunk BYTES     write the body in pieces of this length
       --expect-stdin    each answer has the body that standard input gives; else all have the body of the first
 ";
 
@@ -116,7 +117,7 @@ impl Options {
             ..Config::default()
         };
         let (mut json, mut cpu, mut expect_stdin) = (false, None, false);
-        let (mut target, mut post_size) = (None, None);
+        let (mut target, mut post_size, mut chunk) = (None, None, None);
         let (mut size, mut lines, mut accept) = (1024, false, false);
         while let Some(argument) = arguments.next()? {
             match argument {
@@ -138,6 +139,7 @@ impl Options {
                 Arg::Long("lines") => lines = true,
                 Arg::Long("accept") => accept = true,
                 Arg::Long("post") => post_size = Some(arguments.value()?.parse()?),
+                Arg::Long("chunk") => chunk = Some(arguments.value()?.parse()?),
                 Arg::Long("expect-stdin") => expect_stdin = true,
                 Arg::Short('h') | Arg::Long("help") => return Ok(None),
                 _ => return Err(argument.unexpected()),
@@ -146,7 +148,7 @@ impl Options {
         let target = target.ok_or("a target is needed")?.string()?;
         let (place, http) = parse_target(&target)?;
         config.work = match http {
-            Some((host, path)) => Work::Http(Http { host, path, post_size, expect_body: None }),
+            Some((host, path)) => Work::Http(Http { host, path, post_size, chunk, expect_body: None }),
             None if accept => Work::Accept,
             None => Work::Echo { size, lines },
         };

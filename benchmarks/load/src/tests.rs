@@ -2,6 +2,7 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::num::NonZeroUsize;
 use std::os::unix::net::UnixListener;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -37,6 +38,29 @@ fn answer_http(stream: TcpStream, answer: &str) {
     for line in BufReader::new(stream).lines().map_while(Result::ok) {
         if line.is_empty() && writer.write_all(answer.as_bytes()).is_err() {
             break;
+        }
+    }
+}
+
+/// Answers every POST with its body.
+fn echo_posts(stream: TcpStream) {
+    let mut writer = stream.try_clone().expect("a second handle");
+    let mut reader = BufReader::new(stream);
+    let mut body = Vec::new();
+    loop {
+        let mut line = String::new();
+        if !matches!(reader.read_line(&mut line), Ok(1..)) {
+            return;
+        }
+        if let Some(length) = line.to_lowercase().strip_prefix("content-length:") {
+            body.resize(length.trim().parse().expect("a length"), 0);
+        }
+        if line == "\r\n" {
+            let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", body.len());
+            let answered = reader.read_exact(&mut body).and_then(|()| writer.write_all(head.as_bytes()));
+            if answered.and_then(|()| writer.write_all(&body)).is_err() {
+                return;
+            }
         }
     }
 }
@@ -188,6 +212,7 @@ fn get(expect_body: Option<&[u8]>) -> Work {
         host: "localhost".into(),
         path: "/".into(),
         post_size: None,
+        chunk: None,
         expect_body: expect_body.map(<[u8]>::to_vec),
     })
 }
@@ -199,6 +224,21 @@ fn http_get() {
     assert_right(&go(&config(address, get(Some(b"hello")))));
     assert_right(&go(&config(address, get(None))));
     assert_only_error(&go(&config(address, get(Some(b"hallo")))), "mismatch");
+}
+
+#[test]
+fn http_post_at_once_and_in_pieces() {
+    let address = server(echo_posts);
+    for chunk in [None, NonZeroUsize::new(1000), NonZeroUsize::new(5000), NonZeroUsize::new(6000)] {
+        let post = Http {
+            host: "localhost".into(),
+            path: "/".into(),
+            post_size: Some(5000),
+            chunk,
+            expect_body: None,
+        };
+        assert_right(&go(&config(address, Work::Http(post))));
+    }
 }
 
 #[test]

@@ -94,7 +94,7 @@ fn main() {
         let (host, path) = ("localhost".to_owned(), "/".to_owned());
         cases.push(Case {
             connections: 1000,
-            work: Work::Http(Http { host, path, post_size: None, expect_body: body }),
+            work: Work::Http(Http { host, path, post_size: None, chunk: None, expect_body: body }),
         });
     }
     let mut lines = Vec::new();
