@@ -7,8 +7,8 @@ static HEAP: AtomicUsize = AtomicUsize::new(0);
 
 /// The first size that the heap is prepared for.
 const FIRST: usize = 768 * 1024;
-/// Blocks up to 32 MiB change glibc's thresholds.
-const MOST: usize = 24 * 1024 * 1024;
+/// Blocks of less than 32 MiB change glibc's thresholds, and one of a third more than this is allocated.
+const MOST: usize = 23 * 1024 * 1024;
 
 /// Makes glibc keep the freed memory of objects of up to `size` bytes. Called before such an object is allocated or grown.
 ///
