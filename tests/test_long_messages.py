@@ -32,6 +32,11 @@ class Parts(asyncio.Protocol):
         self.lengths.append("end")
 
 
+def page_faults():
+    """How many pages the process has touched for the first time."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+
 async def receive(meanwhile, part=PART):
     """What a protocol got that calls `meanwhile` with itself and the sending socket at the first part."""
     loop = asyncio.get_running_loop()
@@ -165,11 +170,11 @@ def test_the_memory_of_a_long_message_is_not_mapped_anew_for_each_part(run):
                         await asyncio.sleep(0)
 
             await send(10)
-            before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+            before = page_faults()
             await send(200)
             transport.close()
         # 30 MB are 7,300 pages. The bytes that are sent are touched once.
-        return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+        return page_faults() - before
 
     assert run(main()) < 9_000
 
@@ -189,13 +194,13 @@ def test_the_memory_of_a_long_read_is_not_mapped_anew_for_each_message(run):
                     far.sendall(PART)
 
             async def faults_of(size, count):
-                before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+                before = page_faults()
                 async with asyncio.timeout(20):
                     for _ in range(count):
                         sending = asyncio.create_task(asyncio.to_thread(send, size))
                         assert len(await reader.readexactly(size)) == size
                         await sending
-                return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+                return page_faults() - before
 
             faults = []
             for size in sizes:

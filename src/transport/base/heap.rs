@@ -2,8 +2,10 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-/// The largest message that the heap is prepared for.
-static HEAP: AtomicUsize = AtomicUsize::new(0);
+use super::sizes::LARGE;
+
+/// The largest message that the heap is prepared for. Those below [`LARGE`] need no preparation.
+static HEAP: AtomicUsize = AtomicUsize::new(LARGE - 1);
 
 /// The first size that the heap is prepared for.
 const FIRST: usize = 768 * 1024;

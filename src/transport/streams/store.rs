@@ -26,9 +26,6 @@ pub(crate) struct Store {
     shared: Option<ByteArray>,
 }
 
-/// From this size on, [`heap::keep`] is needed.
-const LARGE: usize = 32 * 1024;
-
 /// From this size on, a growing store keeps its object: the system moves the pages, where a new object needs a copy.
 const PAGES: usize = 128 * 1024;
 
@@ -160,9 +157,7 @@ impl Store {
         // At least twice the content, so that appending single bytes does not copy the content each time. But not more
         // than is expected.
         let capacity = (length + least).max((2 * length).min(total));
-        if capacity >= LARGE {
-            heap::keep(capacity);
-        }
+        heap::keep(capacity);
         // On a free-threaded build another thread could append to the emptied store meanwhile.
         if !FREE_THREADED && length >= PAGES && self.start == 0 {
             let bytes = std::mem::replace(self, Store::empty()).bytes.ok_or(Raised)?;
