@@ -11,10 +11,13 @@ import functools
 import os
 import signal
 import threading
+import warnings
+import weakref
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextvars import Context
 from typing import Any, Self, TypeVar
 
+from ._inherited import base_events
 from ._servers import LOOK, Factory, GroupServer, OneEach, OneForAll
 from ._streams import StreamReader, StreamReaderProtocol, StreamWriter
 from .loop import EventLoop, new_event_loop
@@ -36,21 +39,51 @@ def _processors() -> int:
     return os.cpu_count() or 1
 
 
+#: The groups that are not closed, for the end of the interpreter.
+_open: weakref.WeakSet[EventLoopGroup] = weakref.WeakSet()
+
+
+def _interpreter_exits() -> None:
+    """Ends the groups that the program has not closed. Otherwise the interpreter would wait for their threads forever."""
+    for group in list(_open):
+        try:
+            group._end_at_exit()
+        except Exception:
+            base_events.logger.exception("EventLoopGroup could not be closed at exit")
+
+
+@functools.cache
+def _notices_exit() -> bool:
+    """Registers `_interpreter_exits`, as concurrent.futures does: it is called before the interpreter joins threads.
+
+    False if the interpreter exits already, and waits for the thread that calls this.
+    """
+    register: Callable[[Callable[[], None]], None] = getattr(threading, "_register_atexit")  # noqa: B009
+    try:
+        # The executors' function is registered before ours and called after it: tasks that end may use an executor.
+        import concurrent.futures.thread  # noqa: F401
+
+        register(_interpreter_exits)
+    except RuntimeError:
+        return False
+    return True
+
+
 class _Member:
     """A loop of the group that runs in a thread of its own."""
 
     def __init__(self, name: str, debug: bool | None, factory: Callable[[], asyncio.AbstractEventLoop]) -> None:
         self.loop: asyncio.AbstractEventLoop | None = None
         self.failure: BaseException | None = None
-        self._on_failure: Callable[[], None] | None = None
+        self._on_failure: Callable[[], Callable[[], None] | None] | None = None
         self._runner = functools.partial(asyncio.Runner, debug=debug, loop_factory=factory)
         self._started = threading.Event()
         self._stop: asyncio.Event | None = None
         self.thread = threading.Thread(target=self._run, name=name)
 
     def start(self, on_failure: Callable[[], None]) -> None:
-        """Raises what the loop's factory raises."""
-        self._on_failure = on_failure
+        """Raises what the loop's factory raises. The running loop does not keep `on_failure`'s object alive."""
+        self._on_failure = weakref.WeakMethod(on_failure)
         self.thread.start()
         self._started.wait()
         if self.loop is None:
@@ -64,8 +97,8 @@ class _Member:
         except BaseException as failure:
             # A callback has raised SystemExit or KeyboardInterrupt, or the loop could not be made.
             self.failure = failure
-            if self.loop is not None and self._on_failure is not None:
-                self._on_failure()
+            if self.loop is not None and self._on_failure is not None and (report := self._on_failure()):
+                report()
         finally:
             self._started.set()
 
@@ -88,7 +121,8 @@ class EventLoopGroup:
 
     It is used as asyncio.Runner is, and `run` does what that of a Runner does. The coroutine runs on the first loop, in
     the calling thread, where signal handlers run as well. The other loops run in threads, from the first use of the
-    group to its end. At the end all tasks of all loops are cancelled and waited for, and the loops are closed.
+    group to its end. At the end all tasks of all loops are cancelled and waited for, and the loops are closed. A group
+    that is not closed ends so with the interpreter, and with a ResourceWarning.
 
     `size` is the number of loops, by default that of the processors that the process may use. `debug` and
     `loop_factory` are those of asyncio.Runner, with wakeloop's loop as the default. Raises ValueError if `size` is less
@@ -113,6 +147,13 @@ class EventLoopGroup:
         self._members = [_Member(f"{thread_name_prefix}-{number}", debug, factory) for number in range(1, count)]
         self._loops: tuple[asyncio.AbstractEventLoop, ...] | None = None
         self._closed = False
+        self._closing = threading.Lock()
+        #: The process that has started the group.
+        self._process = 0
+        #: The thread in run().
+        self._runs_in: threading.Thread | None = None
+        self._interpreter_exits = not _notices_exit()
+        _open.add(self)
         self._main: asyncio.Task[Any] | None = None
         self._terminated = False
         #: Those that may still have connections.
@@ -130,6 +171,7 @@ class EventLoopGroup:
             raise RuntimeError("EventLoopGroup is closed")
         if self._loops is None:
             loops = [self._runner.get_loop()]
+            self._process = os.getpid()
             try:
                 for member in self._members:
                     member.start(self._member_failed)
@@ -151,15 +193,47 @@ class EventLoopGroup:
             return
         if asyncio._get_running_loop() is not None:
             raise RuntimeError("EventLoopGroup.close() cannot be called from a running event loop")
-        self._closed = True
+        with self._closing:
+            if self._closed:
+                return
+            self._closed = True
+        _open.discard(self)
         if self._loops is not None and self._servers:
             self._runner.run(self._end_servers())
-        for member in self._members:
-            member.stop()
+        self._stop_members()
         # What ends on the other loops may wait for the first one.
         if any(member.thread.is_alive() for member in self._members):
             self._runner.run(self._joined())
         self._runner.close()
+
+    def _end_at_exit(self) -> None:
+        """Closes the group as the interpreter exits. A run() that goes on in another thread closes it at its end."""
+        self._interpreter_exits = True
+        runs_in = self._runs_in
+        if self._loops is None or self._process != os.getpid():
+            # It has not begun, or this is a forked child, which has a copy of the group without its threads.
+            return
+        if runs_in is None:
+            self._close_unclosed()
+        elif runs_in.daemon:
+            # The interpreter does not wait for this run() to end, and so neither for the other loops.
+            self._stop_members()
+
+    def _close_unclosed(self) -> None:
+        if not self._closed:
+            self.close()
+            warnings.warn(f"unclosed event loop group {self!r}", ResourceWarning, source=self, stacklevel=2)
+
+    def __del__(self) -> None:
+        # As an unclosed loop of asyncio's: the group's loops end, without being waited for. `_closed` may be missing if
+        # __init__ has raised.
+        if not getattr(self, "_closed", True) and self._process == os.getpid():
+            self._stop_members()
+            warnings.warn(f"unclosed event loop group {self!r}", ResourceWarning, source=self)
+
+    def _stop_members(self) -> None:
+        for member in self._members:
+            member.stop()
 
     async def _end_servers(self) -> None:
         """Closes what the program has not closed, and ends the connections that are left."""
@@ -197,7 +271,7 @@ class EventLoopGroup:
             coro.close()
             raise
         self._terminated = False
-        with self._handling_sigterm(loops[0]):
+        with self._being_run(), self._handling_sigterm(loops[0]):
             try:
                 result = self._runner.run(self._as_main(coro), context=context)
             except asyncio.CancelledError:
@@ -207,6 +281,16 @@ class EventLoopGroup:
                 raise
         self._raise_failure()
         return result
+
+    @contextlib.contextmanager
+    def _being_run(self) -> Iterator[None]:
+        outer, self._runs_in = self._runs_in, threading.current_thread()
+        try:
+            yield
+        finally:
+            self._runs_in = outer
+            if self._interpreter_exits and outer is None:
+                self._close_unclosed()
 
     def _raise_failure(self) -> None:
         """Raises what has stopped another loop."""
