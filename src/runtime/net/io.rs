@@ -89,7 +89,8 @@ impl<S: AsRawFd + From<OwnedFd>> Io<S> {
         let socket = nonblocking_stream(address.domain())?;
         let done = match socket.connect(address) {
             Ok(()) => true,
-            Err(error) if error.raw_os_error() == Some(libc::EINPROGRESS) => false,
+            // After EINTR the connection is made in the background too.
+            Err(error) if matches!(error.raw_os_error(), Some(libc::EINPROGRESS | libc::EINTR)) => false,
             Err(error) => return Err(error),
         };
         let first = if done { First::Try } else { First::Wait };

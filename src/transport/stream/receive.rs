@@ -14,7 +14,7 @@ use crate::capi::{Raised, Ref, This};
 use crate::event_loop::core::writes::Delivery as Outer;
 use crate::event_loop::core::{Core, RECEIVE};
 use crate::event_loop::recording;
-use crate::reactor::{Readiness, receive_local};
+use crate::reactor::receive_local;
 use crate::transport::base::heap;
 use crate::transport::base::protocol_sink::{Delivery, ProtocolSink};
 use crate::transport::base::sizes::{DIRECT, DIRECT_LONG};
@@ -67,17 +67,14 @@ fn receive_once(this: This<'_, Stream>, core: &Core, recorded: bool) -> Received
     received.unwrap_or_else(|without_data| without_data)
 }
 
-/// The outcome for an error of `recv`.
+/// The outcome for an error of `recv`. `None` for EINTR: the receive has to be tried again at once. The edge that the
+/// poller has reported is not reported again, and it may have been the one of the end of the stream.
 #[cold]
-fn failed(this: This<'_, Stream>, core: &Core, error: io::Error) -> Received {
+fn failed(error: io::Error) -> Option<Received> {
     match error.kind() {
-        io::ErrorKind::WouldBlock => Received::Empty,
-        // After EINTR the transport tries again in the next turn.
-        io::ErrorKind::Interrupted => {
-            core.requeue(this.base.token.get(), Readiness::READABLE);
-            Received::Empty
-        }
-        _ => Received::Failed(raise_io(&error), READ_FAILED),
+        io::ErrorKind::WouldBlock => Some(Received::Empty),
+        io::ErrorKind::Interrupted => None,
+        _ => Some(Received::Failed(raise_io(&error), READ_FAILED)),
     }
 }
 
@@ -132,20 +129,25 @@ unsafe fn receive_to(
     place: *mut u8,
     size: usize,
 ) -> Result<(usize, bool), Received> {
-    let (count, full) = if this.reading.may_be_local() {
-        // SAFETY: the caller's promise.
-        let place = unsafe { std::slice::from_raw_parts_mut(place, size) };
-        match receive_local(this.descriptor(), &mut [io::IoSliceMut::new(place)]) {
-            Ok((count, cut)) => (count, cut || count == size),
-            Err(error) => return Err(failed(this, core, error)),
+    let (count, full) = loop {
+        let error = if this.reading.may_be_local() {
+            // SAFETY: the caller's promise.
+            let place = unsafe { std::slice::from_raw_parts_mut(place, size) };
+            match receive_local(this.descriptor(), &mut [io::IoSliceMut::new(place)]) {
+                Ok((count, cut)) => break (count, cut || count == size),
+                Err(error) => error,
+            }
+        } else {
+            // SAFETY: the caller's promise.
+            let count = unsafe { libc::recv(this.descriptor(), place.cast(), size, libc::MSG_DONTWAIT) };
+            if count >= 0 {
+                break (count as usize, count as usize == size);
+            }
+            io::Error::last_os_error()
+        };
+        if let Some(without_data) = failed(error) {
+            return Err(without_data);
         }
-    } else {
-        // SAFETY: the caller's promise.
-        let count = unsafe { libc::recv(this.descriptor(), place.cast(), size, libc::MSG_DONTWAIT) };
-        if count < 0 {
-            return Err(failed(this, core, io::Error::last_os_error()));
-        }
-        (count as usize, count as usize == size)
     };
     if count == 0 {
         return Err(Received::Eof);
