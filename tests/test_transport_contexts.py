@@ -153,3 +153,93 @@ def test_a_reader_and_a_writer_run_in_the_context_that_they_are_given(run):
         assert variable.get() == "nobody's"
 
     run(main())
+
+
+@pytest.mark.native  # asyncio 3.15 has this for TCP, and not for TLS
+@pytest.mark.parametrize("buffered", [False, True], ids=["protocol", "buffered protocol"])
+@pytest.mark.parametrize("action", ["resume", "resume and close", "close", "abort", "resume writing"])
+def test_what_a_task_does_to_its_transport_does_not_bring_its_context_to_the_protocol(run, options, action, buffered):
+    """The task pauses reading first, and data waits."""
+    for_server, for_client = options
+
+    async def main():
+        loop = asyncio.get_running_loop()
+        lost = loop.create_future()
+        seen = []
+
+        class Paused(asyncio.BaseProtocol):
+            def connection_made(self, transport):
+                self.note("made")
+                self.transport, self.count = transport, 0
+
+            def note(self, callback):
+                # What an earlier callback has set is there.
+                seen.append((callback, variable.get()))
+                variable.set("the connection's")
+
+            def received(self, count):
+                self.note("data")
+                self.count += count
+                if self.count == 1:
+                    self.transport.pause_reading()
+                    self.task = asyncio.create_task(self.act())
+
+            async def act(self):
+                variable.set("the task's")
+                client.write(b"2" * 1000)
+                await asyncio.sleep(0.02)
+                if action == "resume writing":
+                    self.transport.set_write_buffer_limits(0)
+                    self.transport.write(bytes(3_000_000))
+                    self.transport.set_write_buffer_limits(10_000_000)
+                if action.startswith("resume"):
+                    self.transport.resume_reading()
+                if action.endswith("close"):
+                    self.transport.close()
+                if action == "abort":
+                    self.transport.abort()
+                if not action.endswith(("close", "abort")):
+                    await asyncio.sleep(0.02)
+                    client.close()
+                variable.set("the task's at its end")
+
+            def pause_writing(self):
+                # In the context of the code that writes, as with asyncio.
+                pass
+
+            def resume_writing(self):
+                self.note("resume writing")
+
+            def eof_received(self):
+                self.note("eof")
+
+            def connection_lost(self, exc):
+                self.note("lost")
+                lost.set_result(None)
+
+        class Plain(Paused, asyncio.Protocol):
+            def data_received(self, data):
+                self.received(len(data))
+
+        class Buffered(Paused, asyncio.BufferedProtocol):
+            def get_buffer(self, hint):
+                self.note("buffer")
+                self.buffer = bytearray(64)
+                return self.buffer
+
+            def buffer_updated(self, count):
+                self.received(count)
+
+        variable.set("the server's")
+        server = await loop.create_server(Buffered if buffered else Plain, "127.0.0.1", 0, **for_server)
+        async with server:
+            client, _ = await loop.create_connection(
+                asyncio.Protocol, *server.sockets[0].getsockname(), **for_client
+            )
+            client.write(b"1")
+            await asyncio.wait_for(lost, 10)
+            client.abort()
+        assert seen[0] == ("made", "the server's")
+        assert {value for _, value in seen[1:]} == {"the connection's"}, seen
+
+    run(main())

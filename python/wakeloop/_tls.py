@@ -127,6 +127,19 @@ class SSLProtocol(_core.TlsConnection, InheritedProtocol):
     def _read_later(self) -> None:
         self._loop.call_soon(self._do_read)
 
+    # asyncio's code calls the application's protocol also in tasks that close the transport or resume its reading, and
+    # in callbacks that these schedule. All of it belongs in the connection's context.
+
+    def _call_eof_received(self, *args: Any) -> None:
+        self._in_context(functools.partial(super()._call_eof_received, *args))
+
+    def _control_app_writing(self, *args: Any) -> None:
+        if self._app_writing_paused:
+            self._in_context(functools.partial(super()._control_app_writing, *args))
+        else:
+            # As asyncio's transports, it pauses the application in the context of the code that writes.
+            super()._control_app_writing(*args)
+
     def connection_lost(self, exc: Exception | None) -> None:
         """Drops pending data, and ends the connection as asyncio does."""
         self._drop_pending()

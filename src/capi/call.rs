@@ -262,15 +262,27 @@ pub(crate) fn in_context<T>(context: &Ref, body: impl FnOnce() -> Result<T, Rais
     if enter(context) { leave(context, body()) } else { Err(Raised) }
 }
 
-/// As [`in_context`], for the one context that a native object runs all its callbacks in. If one of these callbacks
-/// runs a loop, the next callback finds the context already entered. Then it runs in a copy, as each of asyncio's
-/// callbacks does.
+/// As [`in_context`], for the one context that a native object runs all its callbacks in. A callback that causes
+/// another one runs in the context already. If one of these callbacks enters another context, and runs a loop there, the
+/// next callback runs in a copy, as each of asyncio's callbacks does.
 #[inline(always)]
 pub(crate) fn in_kept_context<T>(
     context: &Ref,
     body: impl FnOnce() -> Result<T, Raised>,
 ) -> Result<T, Raised> {
-    if enter(context) { leave(context, body()) } else { in_context(&copy_of_entered(context)?, body) }
+    if enter(context) { leave(context, body()) } else { in_entered_context(context, body) }
+}
+
+#[cold]
+fn in_entered_context<T>(context: &Ref, body: impl FnOnce() -> Result<T, Raised>) -> Result<T, Raised> {
+    drop(super::error::take_exception());
+    // Only the context that was entered last can be left. So this says whether it is the current one.
+    // SAFETY: a live object; the function itself checks that it is the context that was entered last.
+    if unsafe { ffi::PyContext_Exit(context.as_ptr()) } >= 0 {
+        return if enter(context) { body() } else { Err(Raised) };
+    }
+    drop(super::error::take_exception());
+    in_context(&copy_context(context)?, body)
 }
 
 /// Enters a context. Returns false, with an error set, if that is not possible.
@@ -287,12 +299,6 @@ fn leave<T>(context: &Ref, result: Result<T, Raised>) -> Result<T, Raised> {
     // SAFETY: a live object; the function itself checks that it is the context that was entered last.
     let left = unsafe { ffi::PyContext_Exit(context.as_ptr()) };
     if left < 0 && result.is_ok() { Err(Raised) } else { result }
-}
-
-#[cold]
-fn copy_of_entered(context: &Ref) -> Result<Ref, Raised> {
-    drop(super::error::take_exception());
-    copy_context(context)
 }
 
 /// `context.copy()`.

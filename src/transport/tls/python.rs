@@ -106,10 +106,16 @@ const METHODS: &[Method<Connection>] = &[
         c"Send the writes of this turn, before the connection is closed by force.",
     ),
     Method::one_arg(c"_append_write_backlog", append_write_backlog, c"Add data that is sent later."),
+    // asyncio's code calls it from callbacks and methods that run in the context of their caller.
     Method::no_args(
         c"_do_read",
-        |this: This<'_, Connection>| read::read(this, None),
+        |this: This<'_, Connection>| this.in_context(|| read::read(this, None)),
         c"See asyncio's SSLProtocol.",
+    ),
+    Method::one_arg(
+        c"_in_context",
+        |this: This<'_, Connection>, function: Borrowed<'_>| this.in_context(|| call0(&function)),
+        c"_in_context(function)\n\nCall a function in the connection's context.",
     ),
     Method::no_args(c"_do_write", write::write_all, c"See asyncio's SSLProtocol."),
     Method::no_args(c"_do_write_now", write_now, c"Send the writes of this turn."),
