@@ -188,6 +188,44 @@ pub(crate) fn warn(category: *mut ffi::PyObject, text: &str, source: *mut ffi::P
     });
 }
 
+#[cfg(Py_3_14)]
+unsafe extern "C" {
+    /// A public and documented function, which pyo3-ffi leaves out.
+    fn PyErr_FormatUnraisable(format: *const std::ffi::c_char, ...);
+}
+
+/// Passes the error that is set to `sys.unraisablehook`, as this version of `io` does for a file that fails when it is
+/// freed. Before 3.13 `io` says nothing.
+#[cold]
+pub(crate) fn ignored_while_finalizing(file: &Ref) {
+    // SAFETY: every caller is attached; the format names one object, which lives.
+    #[cfg(Py_3_14)]
+    unsafe {
+        PyErr_FormatUnraisable(c"Exception ignored while finalizing file %R".as_ptr(), file.as_ptr());
+    }
+    #[cfg(all(Py_3_13, not(Py_3_14)))]
+    file.write_unraisable();
+    #[cfg(not(Py_3_13))]
+    {
+        let _ = file;
+        clear_error();
+    }
+}
+
+/// Runs the Python handlers of signals that came, if this is the main thread.
+pub(crate) fn check_signals() -> Result<(), Raised> {
+    // SAFETY: every caller is attached.
+    if unsafe { ffi::PyErr_CheckSignals() } == 0 { Ok(()) } else { Err(Raised) }
+}
+
+/// Sets a MemoryError.
+#[cold]
+pub(crate) fn no_memory() -> Raised {
+    // SAFETY: this thread is attached; the exception was made when the interpreter started.
+    unsafe { ffi::PyErr_NoMemory() };
+    Raised
+}
+
 /// Is an error set?
 #[inline(always)]
 pub(crate) fn is_error_set() -> bool {

@@ -23,6 +23,17 @@ pub(crate) fn is_only_thread() -> bool {
     }
 }
 
+/// Runs `body`, which may wait. If this thread holds the GIL, it is released meanwhile.
+pub(crate) fn released<T: Send>(body: impl FnOnce() -> T + Send) -> T {
+    // SAFETY: both functions may be called on every thread. Without an interpreter the second says 1 everywhere.
+    let attached = unsafe { ffi::Py_IsInitialized() != 0 && ffi::PyGILState_Check() != 0 };
+    if !attached {
+        return body();
+    }
+    // SAFETY: just checked.
+    unsafe { Python::assume_attached() }.detach(body)
+}
+
 /// This thread's `threading.get_ident()`.
 pub(crate) fn ident() -> u64 {
     // SAFETY: the function may always be called.

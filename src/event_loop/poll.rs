@@ -17,6 +17,7 @@ use super::core::metrics::Counters;
 use super::core::poll_policy::{LONGEST_WAIT, seconds_until};
 use super::{publish, watch};
 use crate::capi::error::{Outcome, raise_io};
+use crate::capi::raised::check_signals;
 use crate::capi::threads::is_only_thread;
 use crate::capi::{Fatal, Raised};
 use crate::reactor::{Poller, Wait};
@@ -272,6 +273,5 @@ fn queue_events(core: &Core, poller: &Poller, polled: io::Result<()>) -> Result<
 
 /// Runs pending Python signal handlers. Their exceptions leave run_forever, as in asyncio, where `select` raises them.
 pub(super) fn run_signal_handlers() -> Result<(), Fatal> {
-    // SAFETY: this thread is attached.
-    if unsafe { ffi::PyErr_CheckSignals() } == 0 { Ok(()) } else { Err(Fatal) }
+    check_signals().map_err(|Raised| Fatal)
 }

@@ -286,6 +286,7 @@ impl Buffered {
         if self.dirty.len() + data.len() > self.capacity {
             return Ok(false);
         }
+        self.dirty.try_reserve(data.len())?;
         self.rewind()?;
         self.dirty.extend_from_slice(data);
         Ok(true)
@@ -299,6 +300,7 @@ impl Buffered {
         }
         self.flush()?;
         if data.len() <= self.capacity {
+            self.dirty.try_reserve(data.len())?;
             self.dirty.extend_from_slice(data);
             return Ok(data.len());
         }
@@ -318,6 +320,13 @@ impl Buffered {
         }
         self.dirty.drain(..written);
         outcome
+    }
+
+    /// Writes a part of what was kept. Fails if a non-blocking descriptor has no room, or if a signal comes before.
+    pub(super) fn flush_some(&mut self) -> io::Result<()> {
+        let written = sys::write_once(self.fd, &self.dirty)?;
+        self.dirty.drain(..written);
+        Ok(())
     }
 
     /// Gives up what was read ahead: the descriptor's offset becomes the position.
@@ -344,7 +353,9 @@ impl Buffered {
 
     pub(super) fn tell(&self) -> io::Result<i64> {
         let offset = sys::seek(self.fd, 0, libc::SEEK_CUR)?;
-        Ok(offset - self.ahead().len() as i64 + self.dirty.len() as i64)
+        let here = offset - self.ahead().len() as i64;
+        // What is kept may reach beyond the last offset.
+        here.checked_add(self.dirty.len() as i64).ok_or_else(|| io::Error::from_raw_os_error(libc::EOVERFLOW))
     }
 
     /// The position, and how many bytes a regular file has from there. Waits.
@@ -368,7 +379,8 @@ impl Buffered {
         if matches!(whence, libc::SEEK_SET | libc::SEEK_CUR) && !self.data.is_empty() {
             let end = sys::seek(self.fd, 0, libc::SEEK_CUR)?;
             let here = end - self.ahead().len() as i64;
-            let target = if whence == libc::SEEK_SET { offset } else { here.saturating_add(offset) };
+            let target = if whence == libc::SEEK_SET { Some(offset) } else { here.checked_add(offset) };
+            let target = target.ok_or_else(|| io::Error::from_raw_os_error(libc::EINVAL))?;
             if (end - self.data.len() as i64..=end).contains(&target) {
                 self.start = self.data.len() - (end - target) as usize;
                 return Ok(target);

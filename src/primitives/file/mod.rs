@@ -22,6 +22,7 @@ mod methods;
 mod sys;
 mod turn;
 
+use std::io;
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
@@ -29,10 +30,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use pyo3::prelude::*;
 
 use crate::bridge::budget;
+use crate::bridge::io_error::raise_io;
 use crate::capi::class::add_methods;
 use crate::capi::fallible::string;
 use crate::capi::imports::imports;
+use crate::capi::inspect::integer;
 use crate::capi::native::native_class;
+use crate::capi::raised::{check_signals, ignored_while_finalizing, undisturbed};
+use crate::capi::threads::released;
 use crate::capi::{Exception, Fallible, Raised, Ref, Slot};
 use crate::event_loop::core::process::forks;
 
@@ -73,15 +78,28 @@ impl Shared {
     }
 }
 
-/// Writes what was kept, as io does for a file that nobody has closed.
+impl Shared {
+    /// Writes what was kept, as io does for a file that nobody has closed: without the GIL, and it does not wait for
+    /// room in a non-blocking descriptor. A signal may have ended a wait, so `goes_on` is asked before the next one.
+    fn finish(&mut self, goes_on: impl Fn() -> bool) -> io::Result<()> {
+        let is_closed = std::mem::replace(self.closed.get_mut(), true);
+        let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+        while !is_closed && state.is_dirty() {
+            match released(|| state.flush_some()) {
+                Err(error) if error.kind() != io::ErrorKind::Interrupted => return Err(error),
+                _ if goes_on() => {}
+                _ => return Err(io::ErrorKind::Interrupted.into()),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The last one that has the file is a job, if the file itself was freed before.
 impl Drop for Shared {
     fn drop(&mut self) {
-        if !self.is_closed()
-            && let Some(mut state) = self.try_lock()
-        {
-            // There is nobody to report an error to.
-            let _ = state.flush();
-        }
+        // There is nobody to report an error to.
+        let _ = self.finish(|| true);
     }
 }
 
@@ -114,6 +132,36 @@ unsafe impl Sync for File {}
 
 // `add_to` sets the class, and says where the fields are.
 native_class!(unsafe File);
+
+/// Writes what was kept, unless a job will do that when it is over.
+impl Drop for File {
+    fn drop(&mut self) {
+        drop(self.hold(None));
+        let Some(shared) = Arc::get_mut(&mut self.shared) else { return };
+        undisturbed(|| {
+            let Err(error) = shared.finish(|| check_signals().is_ok()) else { return };
+            match error.kind() {
+                // The handler of the signal has raised.
+                io::ErrorKind::Interrupted => {}
+                io::ErrorKind::WouldBlock => drop(would_block()),
+                _ => drop(raise_io(&error)),
+            }
+            if let Some(raw) = self.raw.get() {
+                ignored_while_finalizing(&raw);
+            }
+        });
+    }
+}
+
+/// `BlockingIOError`, as a buffered file of io raises it.
+#[cold]
+fn would_block() -> Raised {
+    let made = string("write could not complete without blocking").and_then(|text| {
+        let class = Exception::BlockingIOError.class();
+        class.call(&[integer(libc::EAGAIN)?.borrow(), text.borrow(), integer(0)?.borrow()])
+    });
+    made.map_or_else(|raised| raised, crate::capi::error::raise)
+}
 
 impl File {
     /// Raises ValueError if the file is closed, with the words of io for the operation.
@@ -156,6 +204,19 @@ impl File {
     /// Keeps a turn for [`File::_end_turn`], or none. Returns the one that was kept, which the caller drops.
     fn hold(&self, turn: Option<TurnGuard>) -> Option<TurnGuard> {
         std::mem::replace(&mut *self.held.lock().unwrap_or_else(PoisonError::into_inner), turn)
+    }
+
+    /// Is it what an `io.BufferedReader` or an `io.BufferedRandom` is?
+    fn is_buffered_reader(&self) -> bool {
+        self.capacity > 0 && self.readable
+    }
+
+    /// Can it do this? Of a buffered file that only reads or only writes, io knows the one answer also when it is closed.
+    fn ability(&self, able: bool, name: &str) -> PyResult<bool> {
+        if able || self.capacity == 0 {
+            self.check_open(name)?;
+        }
+        Ok(able)
     }
 
     /// Calls a method of the `io.FileIO`.
@@ -231,14 +292,12 @@ impl File {
 
     /// Whether it can be read. Raises ValueError if the file is closed.
     fn readable(&self) -> PyResult<bool> {
-        self.check_open("readable")?;
-        Ok(self.readable)
+        self.ability(self.readable, "readable")
     }
 
     /// Whether it can be written. Raises ValueError if the file is closed.
     fn writable(&self) -> PyResult<bool> {
-        self.check_open("writable")?;
-        Ok(self.writable)
+        self.ability(self.writable, "writable")
     }
 
     /// Whether it has a position that can be moved. Raises ValueError if the file is closed.

@@ -16,7 +16,7 @@ pub(super) enum Now {
     Unsupported,
 }
 
-/// Reads at the descriptor's offset, or at another one, if that needs no wait.
+/// Reads at the descriptor's offset, or at another one, which is not negative, if that needs no wait.
 #[cfg(target_os = "linux")]
 pub(super) fn read_now(fd: RawFd, place: &mut [MaybeUninit<u8>], asked: Option<i64>) -> io::Result<Now> {
     let part = libc::iovec { iov_base: place.as_mut_ptr().cast(), iov_len: place.len() };
@@ -69,14 +69,20 @@ pub(super) fn read_at(fd: RawFd, place: &mut [MaybeUninit<u8>], offset: i64) -> 
 /// Writes a part of the data at least. Waits for room, even if the descriptor is a non-blocking one.
 pub(super) fn write(fd: RawFd, data: &[u8]) -> io::Result<usize> {
     loop {
-        // SAFETY: the data is borrowed for the call.
-        match retry(|| unsafe { libc::write(fd, data.as_ptr().cast(), data.len().min(LARGEST)) }) {
+        match write_once(fd, data) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 poll(&mut [libc::pollfd { fd, events: libc::POLLOUT, revents: 0 }])?;
             }
             outcome => return outcome,
         }
     }
+}
+
+/// Writes a part of the data at least, or fails because a non-blocking descriptor has no room, or because of a signal.
+pub(super) fn write_once(fd: RawFd, data: &[u8]) -> io::Result<usize> {
+    // SAFETY: the data is borrowed for the call.
+    done(unsafe { libc::write(fd, data.as_ptr().cast(), data.len().min(LARGEST)) })
 }
 
 pub(super) fn write_at(fd: RawFd, data: &[u8], offset: i64) -> io::Result<usize> {
@@ -131,16 +137,16 @@ fn poll(entries: &mut [libc::pollfd]) -> io::Result<()> {
 /// Linux transfers no more than this at once, and other systems refuse to.
 const LARGEST: usize = 0x7fff_f000;
 
+/// The result of a call that says -1 for an error.
+fn done(result: isize) -> io::Result<usize> {
+    usize::try_from(result).map_err(|_| io::Error::last_os_error())
+}
+
 fn retry(mut call: impl FnMut() -> isize) -> io::Result<usize> {
     loop {
-        match call() {
-            ..0 => {
-                let error = io::Error::last_os_error();
-                if error.kind() != io::ErrorKind::Interrupted {
-                    return Err(error);
-                }
-            }
-            count => return Ok(count as usize),
+        match done(call()) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            outcome => return outcome,
         }
     }
 }

@@ -1,0 +1,118 @@
+"""Files of `wakeloop.open` that nobody closes, on pipes that have no room for what was kept: as those of io."""
+
+import textwrap
+
+import pytest
+
+from tests.support import script
+
+pytestmark = [pytest.mark.native, pytest.mark.usefixtures("runtime")]
+
+wakeloop = pytest.importorskip("wakeloop", reason="files are wakeloop's; the control group has none")
+
+PRELUDE = """
+    import gc, os, signal, sys, threading, warnings
+    warnings.simplefilter("ignore")
+    import wakeloop
+
+    def hook(unraisable):
+        print("ignored:", type(unraisable.exc_value).__name__, unraisable.exc_value)
+
+    sys.unraisablehook = hook
+    reader, writer = os.pipe()
+    received = 0
+
+    async def kept(length):
+        "A file that keeps so many bytes."
+        if KIND == "io":
+            file = open(writer, "wb", buffering=1_000_000)
+            file.write(b"x" * length)
+        else:
+            file = await wakeloop.open(writer, "wb", buffering=1_000_000)
+            await file.write(b"x" * length)
+        return file
+
+    def fill():
+        os.set_blocking(writer, False)
+        try:
+            while True:
+                os.write(writer, b"x" * 4096)
+        except BlockingIOError:
+            pass
+
+    def read():
+        global received
+        while received < 900_000:
+            received += len(os.read(reader, 65536))
+
+    def ring(*args):
+        raise TimeoutError("rung")
+"""
+
+PROGRAMS = {
+    "freed on a full non-blocking pipe": """
+        async def main():
+            file = await kept(8000)
+            fill()
+            del file
+            print("freed")
+    """,
+    "freed on a non-blocking pipe with some room": """
+        async def main():
+            os.set_blocking(writer, False)
+            file = await kept(900_000)
+            del file
+            print("freed, there are", len(os.read(reader, 900_000)))
+    """,
+    "freed in a cycle": """
+        async def main():
+            cycle = [await kept(8000)]
+            cycle.append(cycle)
+            fill()
+            del cycle
+            gc.collect()
+            print("freed")
+    """,
+    "freed while a thread reads": """
+        async def main():
+            file = await kept(900_000)
+            thread = threading.Thread(target=read)
+            thread.start()
+            del file
+            thread.join()
+            print("freed, received", received)
+    """,
+    "freed without a reader": """
+        async def main():
+            file = await kept(8000)
+            os.close(reader)
+            del file
+            print("freed")
+    """,
+    "freed until a signal comes": """
+        async def main():
+            file = await kept(900_000)
+            signal.signal(signal.SIGALRM, ring)
+            signal.setitimer(signal.ITIMER_REAL, 0.05)
+            del file
+            print("freed")
+    """,
+    "open when the interpreter exits": """
+        async def main():
+            global file
+            file = await kept(10)
+            fill()
+            print("leaving", flush=True)
+    """,
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_file_on_a_pipe_that_nobody_closes_ends_as_one_of_io(name):
+    outcomes = []
+    for kind in ("io", "wakeloop"):
+        body = f"KIND = {kind!r}\n" + textwrap.dedent(PRELUDE) + textwrap.dedent(PROGRAMS[name])
+        outcomes.append(script.run_script("wakeloop", body + "\nwakeloop.run(main())\n"))
+    expected, found = outcomes
+    assert (expected.code, found.code) == (0, 0), outcomes
+    assert found.out == expected.out, outcomes
