@@ -11,7 +11,7 @@ use super::exceptions::{Exception, raise_message};
 use super::object::Ref;
 use super::raised::with_attached;
 pub(crate) use super::raised::{
-    Fatal, Outcome, Raised, handling, raise, take_exception, undisturbed, unless_raised, warn,
+    Fatal, Outcome, Raised, handling, no_memory, raise, take_exception, undisturbed, unless_raised, warn,
 };
 
 /// An error of this kind, made at once: pyo3 would make it later, where a panic for lack of memory ends the process.
@@ -34,14 +34,6 @@ pub(crate) fn exception_about<K: PyTypeInfo>(format: &CStr, object: &Bound<'_, P
         }
     }
     PyErr::fetch(py)
-}
-
-/// Sets a MemoryError.
-#[cold]
-pub(crate) fn no_memory() -> Raised {
-    // SAFETY: this thread is attached; the exception was made when the interpreter started.
-    unsafe { ffi::PyErr_NoMemory() };
-    Raised
 }
 
 /// Sets the `OSError` subclass that Python raises for this errno.
@@ -67,6 +59,7 @@ pub(crate) fn raise_io(error: &std::io::Error) -> Raised {
         Some(errno) => raise_errno(errno),
         None => match error.kind() {
             std::io::ErrorKind::TimedOut => Exception::TimeoutError.raise(&error.to_string()),
+            std::io::ErrorKind::OutOfMemory => no_memory(),
             _ => Exception::OSError.raise(&error.to_string()),
         },
     }

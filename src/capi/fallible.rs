@@ -11,7 +11,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyFloat, PyInt, PyList, PyString, PyTuple};
 
 use super::object::Ref;
-use super::raised::{Raised, unless_raised};
+use super::raised::{Raised, no_memory, unless_raised};
 
 /// A value on its way to Python, as the name of an attribute, an argument, an item or a result.
 #[derive(Clone, Copy, Debug)]
@@ -107,11 +107,26 @@ pub(crate) fn list<'py>(
     py: Python<'py>,
     items: impl IntoIterator<Item = Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyList>> {
+    try_list(py, items.into_iter().map(Ok))
+}
+
+/// A list of these objects, or the first error.
+pub(crate) fn try_list<'py>(
+    py: Python<'py>,
+    items: impl IntoIterator<Item = PyResult<Bound<'py, PyAny>>>,
+) -> PyResult<Bound<'py, PyList>> {
     // SAFETY: an owned reference to a list or null with an error.
     let list: Bound<'_, PyList> =
         unsafe { Bound::from_owned_ptr_or_err(py, ffi::PyList_New(0))?.cast_into_unchecked() };
     for item in items {
-        list.append(item)?;
+        list.append(item?)?;
     }
     Ok(list)
+}
+
+/// Adds an item to a vector whose length a program or a peer chooses.
+pub(crate) fn push<T>(items: &mut Vec<T>, item: T) -> Result<(), Raised> {
+    items.try_reserve(1).map_err(|_| no_memory())?;
+    items.push(item);
+    Ok(())
 }

@@ -1,6 +1,6 @@
 //! What can be asked of a Python object, without `unsafe` at the caller.
 
-use std::ffi::CStr;
+use std::ffi::{CStr, c_long};
 
 use pyo3::ffi;
 
@@ -262,6 +262,27 @@ impl Ref {
         // SAFETY: a live object; -1 with an error set means failure.
         let value = unsafe { ffi::PyNumber_AsSsize_t(self.as_ptr(), ffi::PyExc_OverflowError) };
         if value == -1 && is_error_set() { Err(Raised) } else { Ok(value) }
+    }
+
+    /// As [`to_index`](Ref::to_index), with the error that an argument of C's type `Py_ssize_t` raises.
+    pub(crate) fn to_ssize(&self) -> Result<isize, Raised> {
+        self.to_integer(ffi::PyLong_AsSsize_t)
+    }
+
+    /// As [`to_index`](Ref::to_index), with the error that an argument of C's type `long` raises.
+    pub(crate) fn to_long(&self) -> Result<c_long, Raised> {
+        self.to_integer(ffi::PyLong_AsLong)
+    }
+
+    fn to_integer<T: PartialEq + From<i8>>(
+        &self,
+        convert: unsafe extern "C" fn(*mut ffi::PyObject) -> T,
+    ) -> Result<T, Raised> {
+        // SAFETY: a live object; an owned reference to an int, or null with an error.
+        let number = unsafe { Ref::from_owned(ffi::PyNumber_Index(self.as_ptr())) }.ok_or(Raised)?;
+        // SAFETY: an int; -1 with an error set means failure.
+        let value = unsafe { convert(number.as_ptr()) };
+        if value == T::from(-1) && is_error_set() { Err(Raised) } else { Ok(value) }
     }
 
     // -- content -------------------------------------------------------------------------------------------------

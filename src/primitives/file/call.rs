@@ -32,8 +32,8 @@ use crate::capi::buffer::{Buffer, RawBytes, bytes_from};
 use crate::capi::call::panic_text;
 use crate::capi::collector::Visitor;
 use crate::capi::coroutine::{self, AwaitState, Coroutine, Step, already_awaited};
-use crate::capi::error::exception;
-use crate::capi::fallible::list;
+use crate::capi::error::{exception, raise, raise_errno};
+use crate::capi::fallible::try_list;
 use crate::capi::imports::imports;
 use crate::capi::inspect::integer;
 use crate::capi::native::{self, native_class};
@@ -61,7 +61,7 @@ pub(super) enum Give {
     Next,
     /// A list of lines.
     Lines,
-    /// The bytes go into the call's target, and the result is their number.
+    /// The bytes go into the call's object, and the result is their number.
     Into,
 }
 
@@ -71,7 +71,7 @@ pub(super) enum Action {
     Read(Want, Give),
     ReadAt(usize, i64),
     Write(Data),
-    /// As `Write`, and gives `None`.
+    /// As `Write`, and gives `None`, or raises the call's object.
     WriteLines(Data),
     WriteAt(Data, i64),
     Seek(i64, i32),
@@ -135,8 +135,8 @@ pub(super) struct FileCall {
     file: Slot,
     /// What the task waits for.
     future: Slot,
-    /// The object that a read fills.
-    target: Slot,
+    /// The object that a read fills, or the error that a `writelines` raises in the end.
+    object: Slot,
     /// The fork count when it was queued.
     forks: Cell<u32>,
     awaited: AwaitState,
@@ -153,7 +153,7 @@ impl FileCall {
             name,
             file: Slot::new(Some(file.object().to_owned())),
             future: Slot::empty(),
-            target: Slot::empty(),
+            object: Slot::empty(),
             forks: Cell::new(0),
             awaited: AwaitState::default(),
             phase: Cell::new(Phase::New),
@@ -161,16 +161,16 @@ impl FileCall {
         })
     }
 
-    /// A read that fills `target`.
-    pub(super) fn create_into(
+    /// As [`FileCall::create`], for an action that uses an object.
+    pub(super) fn create_with(
         file: This<'_, File>,
         name: &'static str,
-        want: Want,
-        target: Ref,
+        action: Action,
+        object: Ref,
     ) -> Result<Ref, Raised> {
-        let call = FileCall::create(file, name, Action::Read(want, Give::Into))?;
+        let call = FileCall::create(file, name, action)?;
         if let Some(this) = call.downcast::<FileCall>() {
-            this.target.set(Some(target));
+            this.object.set(Some(object));
             this.track();
         }
         Ok(call)
@@ -215,9 +215,14 @@ impl FileCall {
     /// Does the operation at once, or else passes it to the pool.
     fn perform(this: This<'_, Self>, file: This<'_, File>, guard: TurnGuard) -> Result<Step, Raised> {
         let Some(action) = this.action.take() else { return Err(already_awaited()) };
-        // A file that is closed may be closed again.
-        if !matches!(action, Action::Close) {
-            file.check_open(this.name)?;
+        match action {
+            // A file that is closed may be closed again.
+            Action::Close => {}
+            // io does not look at the file.
+            Action::Read(Want::Line(0), _) if !file.is_buffered_reader() => {
+                return bytes_from(b"").map(Step::Done);
+            }
+            _ => file.check_open(this.name)?,
         }
         let job = match action {
             Action::Read(want, give) => {
@@ -229,6 +234,7 @@ impl FileCall {
                 this.action.set(Some(Action::Read(want, give)));
                 return FileCall::submit(this, file, guard, job, cancel);
             }
+            Action::ReadAt(_, ..0) | Action::WriteAt(_, ..0) => return Err(raise_errno(libc::EINVAL)),
             Action::ReadAt(count, offset) => {
                 if let Some(bytes) = try_read_at(file, count, offset)? {
                     return Ok(Step::Done(bytes));
@@ -238,7 +244,7 @@ impl FileCall {
             Action::WriteLines(data) => {
                 if file.shared.lock().keep(data.rest()).map_err(|error| raise_io(&error))? {
                     budget::spend_item(data.rest().len());
-                    return Ok(FileCall::done(this, Ref::none()));
+                    return FileCall::lines_written(this).map(|result| FileCall::done(this, result));
                 }
                 Job::WriteAll(sendable(this.py(), &data)?)
             }
@@ -296,6 +302,11 @@ impl FileCall {
             return Step::Yield;
         }
         Step::Done(result)
+    }
+
+    /// Ends a `writelines`, of which a line may have been refused.
+    fn lines_written(this: This<'_, Self>) -> Result<Ref, Raised> {
+        this.object.take().map_or_else(|| Ok(Ref::none()), |error| Err(raise(error)))
     }
 
     fn number(number: io::Result<i64>) -> Result<Step, Raised> {
@@ -396,15 +407,19 @@ impl FileCall {
                 take_item(this, file, length, bytes, &give)
             }
             (Reply::Long(bytes, length), Some(Action::Read(_, give))) => {
-                file.shared.lock().skip(length).map_err(|error| raise_io(&error))?;
+                let given = give_bytes(object(this.py(), bytes)?, &give);
+                if moves(&given, &give) {
+                    file.shared.lock().skip(length).map_err(|error| raise_io(&error))?;
+                }
                 budget::spend_item(length);
-                give_bytes(object(this.py(), bytes)?, &give)
+                given
             }
             (Reply::Filled(begun), Some(Action::Read(_, give))) => {
                 file.shared.lock().skip(begun.filled()).map_err(|error| raise_io(&error))?;
                 budget::spend_item(begun.filled());
                 give_bytes(begun.finish(this.py())?, &give)
             }
+            (Reply::Lines, _) => FileCall::lines_written(this),
             (Reply::Object(bytes), _) => object(this.py(), bytes),
             (Reply::Nothing, Some(Action::Hold)) => {
                 drop(file.hold(Some(turn)));
@@ -517,7 +532,7 @@ fn take_item(
     budget::spend_item(length);
     if matches!(give, Give::Into) {
         // Making the view may run Python code.
-        let view = Buffer::writable(&this.target.get().ok_or(Raised)?, "readinto() argument")?;
+        let view = Buffer::writable(&this.object.get().ok_or(Raised)?, "readinto() argument")?;
         let mut state = file.shared.lock();
         let count = length.min(view.len()).min(state.ahead().len());
         // SAFETY: the view has at least so many bytes, and the source is another buffer.
@@ -526,15 +541,25 @@ fn take_item(
         drop(state);
         return integer(count as i64);
     }
-    let bytes = {
-        let mut state = file.shared.lock();
-        let made = bytes.map_or_else(|| bytes_from(&state.ahead()[..length]), Ok);
-        if made.is_ok() && !matches!(give, Give::Peek) {
-            state.consume(length);
-        }
-        made?
+    let bytes = match bytes {
+        Some(bytes) => bytes,
+        None => bytes_from(&file.shared.lock().ahead()[..length])?,
     };
-    give_bytes(bytes, give)
+    let given = give_bytes(bytes, give);
+    if moves(&given, give) {
+        file.shared.lock().consume(length);
+    }
+    given
+}
+
+/// Does a read with this result move the position? If there was no memory for the list of the lines, they are still to
+/// be read.
+fn moves(given: &Result<Ref, Raised>, give: &Give) -> bool {
+    match give {
+        Give::Peek => false,
+        Give::Lines => given.is_ok(),
+        _ => true,
+    }
 }
 
 fn give_bytes(bytes: Ref, give: &Give) -> Result<Ref, Raised> {
@@ -545,12 +570,10 @@ fn give_bytes(bytes: Ref, give: &Give) -> Result<Ref, Raised> {
         Give::Lines => {
             let data = bytes.exact_bytes().unwrap_or_default();
             let py = bytes.py();
-            let lines: Result<Vec<_>, Raised> = data
-                .split_inclusive(|byte| *byte == b'\n')
-                .map(|line| bytes_from(line).map(|line| line.bind(py)))
-                .collect();
+            let lines = data.split_inclusive(|byte| *byte == b'\n');
+            let list = try_list(py, lines.map(|line| Ok(bytes_from(line)?.bind(py))))?;
             budget::spend_item(length);
-            Ok(Ref::from(list(py, lines?)?.into_any()))
+            Ok(Ref::from(list.into_any()))
         }
         _ => Ok(bytes),
     }
@@ -640,12 +663,12 @@ impl Coroutine for FileCall {
             Phase::New | Phase::Over => {}
         }
         drop(self.action.take());
-        self.target.clear();
+        self.object.clear();
         self.file.clear();
     }
 
     fn visit(&self, visitor: &mut Visitor) {
-        visitor.slots([&self.file, &self.future, &self.target]);
+        visitor.slots([&self.file, &self.future, &self.object]);
     }
 }
 

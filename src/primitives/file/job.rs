@@ -44,6 +44,8 @@ pub(super) enum Job {
 /// The result of a job.
 pub(super) enum Reply {
     Nothing,
+    /// All lines are written.
+    Lines,
     Number(i64),
     /// What was wanted is in the file's buffer, and so long. The object, if there is one, has the same content.
     Item(usize, Option<DropOnLoop<Py<PyAny>>>),
@@ -138,7 +140,7 @@ impl Job {
                 while written < data.len() {
                     written += shared.lock().write(&data[written..])?;
                 }
-                Reply::Nothing
+                Reply::Lines
             }
             Job::WriteAt(data, offset) => {
                 let data = data.get().map_or(&[][..], Sendable::as_slice);

@@ -6,13 +6,15 @@ use super::buffered::Want;
 use super::call::{Action, FileCall, Give};
 use super::{File, unsupported};
 use crate::capi::buffer::Buffer;
+use crate::capi::fallible::push;
 use crate::capi::imports::support;
 use crate::capi::methods::Method;
 use crate::capi::raised::clear_error;
 use crate::capi::{Arguments, Borrowed, Exception, Raised, Ref, This};
 use crate::primitives::data::Data;
 
-/// Raises what io raises. A closed file without a buffer raises ValueError first there.
+/// Raises what io raises. A closed file without a buffer raises ValueError first there. A file without a buffer looks at
+/// its arguments before, one with a buffer that cannot be read does not.
 fn check_readable(file: This<'_, File>, name: &str) -> Result<(), Raised> {
     match file.readable {
         true => Ok(()),
@@ -50,8 +52,14 @@ fn index(size: Borrowed<'_>) -> Result<isize, Raised> {
     size.to_index()
 }
 
+#[allow(clippy::useless_conversion, reason = "a C long has 32 bits on some systems")]
 fn offset(given: Borrowed<'_>) -> Result<i64, Raised> {
-    given.to_index().map(|offset| offset as i64)
+    given.to_long().map(i64::from)
+}
+
+/// Raises what a buffered file raises that cannot be read.
+fn check_buffered_reader(file: This<'_, File>, name: &str) -> Result<(), Raised> {
+    if file.capacity > 0 { check_readable(file, name) } else { Ok(()) }
 }
 
 fn reading(file: This<'_, File>, name: &'static str, want: Want, give: Give) -> Result<Ref, Raised> {
@@ -61,7 +69,7 @@ fn reading(file: This<'_, File>, name: &'static str, want: Want, give: Give) -> 
 
 fn read(file: This<'_, File>, arguments: Arguments<'_>) -> Result<Ref, Raised> {
     let ([], [n]) = arguments.bind("read", [], ["size"])?;
-    check_readable(file, "File.read")?;
+    check_buffered_reader(file, "File.read")?;
     if let Some(n) = n
         && !n.is_none()
         && index(n)? < -1
@@ -74,13 +82,15 @@ fn read(file: This<'_, File>, arguments: Arguments<'_>) -> Result<Ref, Raised> {
 
 fn read1(file: This<'_, File>, arguments: Arguments<'_>) -> Result<Ref, Raised> {
     let ([], [n]) = arguments.bind("read1", [], ["size"])?;
-    let most = size(n)?.unwrap_or(file.capacity.max(1));
+    check_buffered_reader(file, "File.read1")?;
+    let most = n.map_or(Ok(-1), |n| n.to_ssize())?;
+    let most = usize::try_from(most).unwrap_or(file.capacity.max(1));
     reading(file, "File.read1", Want::Some(most), Give::Bytes)
 }
 
 fn peek(file: This<'_, File>, arguments: Arguments<'_>) -> Result<Ref, Raised> {
     let ([], [n]) = arguments.bind("peek", [], ["size"])?;
-    size(n)?;
+    n.map_or(Ok(0), |n| n.to_ssize())?;
     if file.capacity == 0 {
         return Err(unsupported("peek"));
     }
@@ -98,18 +108,24 @@ fn readinto(file: This<'_, File>, arguments: Arguments<'_>) -> Result<Ref, Raise
     let buffer = arguments.one("readinto", "buffer")?;
     let length = Buffer::writable(&buffer, "readinto() argument")?.len();
     check_readable(file, "File.readinto")?;
-    FileCall::create_into(file, "File.readinto", Want::Bytes(length), buffer.to_owned())
+    let action = Action::Read(Want::Bytes(length), Give::Into);
+    FileCall::create_with(file, "File.readinto", action, buffer.to_owned())
 }
 
 fn readline(file: This<'_, File>, arguments: Arguments<'_>) -> Result<Ref, Raised> {
     let ([], [n]) = arguments.bind("readline", [], ["size"])?;
-    reading(file, "File.readline", Want::Line(size(n)?.unwrap_or(usize::MAX)), Give::Bytes)
+    let (most, give) = (size(n)?.unwrap_or(usize::MAX), Give::Bytes);
+    if most == 0 && !file.is_buffered_reader() {
+        // io does not ask whether the file can be read.
+        return FileCall::create(file, "File.readline", Action::Read(Want::Line(0), give));
+    }
+    reading(file, "File.readline", Want::Line(most), give)
 }
 
 fn readlines(file: This<'_, File>, arguments: Arguments<'_>) -> Result<Ref, Raised> {
     let ([], [hint]) = arguments.bind("readlines", [], ["hint"])?;
-    file.check_open("readlines")?;
     let want = size(hint)?.filter(|hint| *hint > 0).map_or(Want::All, Want::Lines);
+    file.check_open("readlines")?;
     reading(file, "File.readlines", want, Give::Lines)
 }
 
@@ -128,20 +144,42 @@ fn pread(file: This<'_, File>, arguments: Arguments<'_>) -> Result<Ref, Raised> 
 }
 
 fn write(file: This<'_, File>, arguments: Arguments<'_>) -> Result<Ref, Raised> {
-    let data = arguments.one("write", "data")?;
-    check_writable(file, "write")?;
-    FileCall::create(file, "File.write", Action::Write(Data::from_python(data)?))
+    let data = written(file, arguments.one("write", "data")?)?;
+    FileCall::create(file, "File.write", Action::Write(data))
 }
 
+/// What an argument of `write` holds. A file without a buffer looks at it before it asks whether it can be written.
+fn written(file: This<'_, File>, data: Borrowed<'_>) -> Result<Data, Raised> {
+    if file.capacity > 0 {
+        check_writable(file, "write")?;
+    }
+    let data = Data::from_python(data)?;
+    check_writable(file, "write")?;
+    Ok(data)
+}
+
+/// As io, it writes the lines before one that is refused, and then raises.
 fn writelines(file: This<'_, File>, arguments: Arguments<'_>) -> Result<Ref, Raised> {
     let lines = arguments.one("writelines", "lines")?;
     file.check_open("writelines")?;
-    check_writable(file, "write")?;
-    let py = lines.py();
-    let pieces: Result<Vec<_>, Raised> =
-        lines.bind(py).try_iter()?.map(|line| Data::from_python(Ref::from(line?).borrow())).collect();
-    let data = Data::joined(pieces?.iter().map(Data::rest))?;
-    FileCall::create(file, "File.writelines", Action::WriteLines(data))
+    let mut pieces = Vec::new();
+    let mut refused = None;
+    for line in lines.bind(lines.py()).try_iter()? {
+        let piece = line.map_err(Raised::from).and_then(|line| written(file, Ref::from(line).borrow()));
+        match piece {
+            Ok(piece) => push(&mut pieces, piece)?,
+            Err(raised) if pieces.is_empty() => return Err(raised),
+            Err(raised) => {
+                refused = Some(raised.take());
+                break;
+            }
+        }
+    }
+    let action = Action::WriteLines(Data::joined(pieces.iter().map(Data::rest))?);
+    match refused {
+        Some(error) => FileCall::create_with(file, "File.writelines", action, error),
+        None => FileCall::create(file, "File.writelines", action),
+    }
 }
 
 fn pwrite(file: This<'_, File>, arguments: Arguments<'_>) -> Result<Ref, Raised> {
@@ -153,13 +191,14 @@ fn pwrite(file: This<'_, File>, arguments: Arguments<'_>) -> Result<Ref, Raised>
 
 fn seek(file: This<'_, File>, arguments: Arguments<'_>) -> Result<Ref, Raised> {
     let ([target], [whence]) = arguments.bind("seek", ["offset"], ["whence"])?;
-    let whence = whence.map_or(Ok(0), |whence| whence.to_index())?;
-    let whence = match i32::try_from(whence) {
-        Ok(whence) if file.capacity == 0 || (0..=4).contains(&whence) => whence,
-        _ => {
-            return Err(Exception::ValueError.raise(&format!("whence value {whence} unsupported")));
-        }
+    let whence = whence.map_or(Ok(0), |whence| whence.to_long())?;
+    let Ok(whence) = i32::try_from(whence) else {
+        return Err(Exception::OverflowError.raise("Python int too large to convert to C int"));
     };
+    if file.capacity > 0 && !(0..=4).contains(&whence) {
+        return Err(Exception::ValueError.raise(&format!("whence value {whence} unsupported")));
+    }
+    file.check_open("seek")?;
     let target = offset(target).map_err(|raised| {
         // Only a file without a buffer passes the number on to the system.
         if file.capacity == 0 || !Exception::OverflowError.is_set() {
