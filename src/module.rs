@@ -13,7 +13,7 @@ use crate::capi::error::{exception, raise_io};
 use crate::capi::fallible::list;
 use crate::capi::imports::imports;
 use crate::capi::{Fallible, Fatal, Raised, This, section};
-use crate::compat::{self, clock, patches, transports};
+use crate::compat::{self, clock, patches, sockets, transports};
 use crate::event_loop::core::{Core, heartbeat, page, process};
 use crate::event_loop::{
     calls, core, event_loop::EventLoop, executor_future, handle, recording, simulation, sock,
@@ -99,6 +99,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     handle::methods::make_types(py)?;
     clock::init(py, calls::native_timing())?;
     patches::init(py)?;
+    sockets::init()?;
     sock::call::make_type(py)?;
     executor_future::make_type(py)?;
 
@@ -109,6 +110,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     _add_methods(&py.get_type::<EventLoop>())?;
     capi::recycle::futures::init(py, &sample.into_any().into());
 
+    module.add("Socket", imports().socket.bind(py))?;
     module.add("Operation", awaitable::make_type(py)?)?;
     module.add_class::<EventLoop>()?;
     module.add("StreamTransport", stream::create::make_type(py)?)?;
@@ -159,6 +161,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(_init_c_caller, module)?)?;
     module.add_function(wrap_pyfunction!(_add_methods, module)?)?;
     module.add_function(wrap_pyfunction!(_context_scratch, module)?)?;
+    module.add_function(wrap_pyfunction!(is_audited, module)?)?;
     Ok(())
 }
 
@@ -179,6 +182,12 @@ fn _add_methods(kind: &Bound<'_, PyType>) -> PyResult<()> {
     [calls::METHODS, executor_future::METHODS, sock::methods::METHODS, lookup::METHODS, simulation::METHODS]
         .into_iter()
         .try_for_each(|table| capi::class::add_methods(kind, table))
+}
+
+/// Is there an audit hook?
+#[pyfunction]
+fn is_audited() -> bool {
+    capi::audit::has_hook()
 }
 
 /// Switches the scratch context off or on, for tests: callbacks must behave the same with and without it.

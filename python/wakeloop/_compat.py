@@ -18,7 +18,7 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-from . import _core
+from . import _core, _sockets
 from ._inherited import SelectorEventLoop, base_events, selector_events, unix_events
 
 
@@ -63,8 +63,14 @@ def _transport(module: Any, name: str, *bases: type) -> tuple[tuple[Any, ...], .
 
 
 _base = selector_events._SelectorTransport
-_streams = _transport(selector_events, "_SelectorSocketTransport", _base)
-_datagrams = _transport(selector_events, "_SelectorDatagramTransport", _base)
+_streams = (
+    *_transport(selector_events, "_SelectorSocketTransport", _base),
+    (_sockets.Socket, *_sockets.STREAM_CALLS),
+)
+_datagrams = (
+    *_transport(selector_events, "_SelectorDatagramTransport", _base),
+    (_sockets.Socket, *_sockets.DATAGRAM_CALLS),
+)
 
 #: May our loop make its own transports? One question for each kind.
 makes_streams = _core.unpatched((SelectorEventLoop, "_make_socket_transport"), *_streams)
@@ -78,7 +84,17 @@ makes_write_pipes = _core.unpatched(
 )
 
 #: May our loop make and accept sockets without the socket module?
-makes_sockets = _core.unpatched((base_events, "socket"), (socket, "socket"))
+makes_sockets = _core.unpatched(
+    (base_events, "socket"), (socket, "socket"), (_sockets.Socket, *_sockets.MAKING_CALLS)
+)
+#: May our loop wait for the end of a connect without the socket's methods? The answer depends on the socket.
+waits_for_connects = _core.unpatched((_sockets.Socket, "fileno", "getsockopt"))
+#: Would a new pair of sockets be of Python's own class? The program may see that they are made.
+makes_pairs = _core.unpatched(
+    (selector_events, "socket"),
+    (socket, "socket", "socketpair"),
+    (_sockets.Socket, "__init__", "__new__", "setblocking"),
+)
 creates_connections = _core.unpatched((SelectorEventLoop, "create_connection"))
 
 #: May our loop look names up without the socket module?

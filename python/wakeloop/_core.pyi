@@ -25,6 +25,9 @@ __version__: str
 #: The profile, target and compiler of the extension module.
 __build__: str
 
+#: `socket.socket`, as the module has defined it.
+Socket = socket
+
 class RuntimePanic(Exception):
     """A panic in Rust code. The process continues, and the operation did not finish."""
 
@@ -280,6 +283,7 @@ def _page_sizes() -> tuple[int, int, int]: ...
 def _spin_window() -> int | None: ...
 def _add_methods(kind: type[EventLoop]) -> None: ...
 def _context_scratch(on: bool) -> bool: ...
+def is_audited() -> bool: ...
 
 @final
 class ForeignInbox:
@@ -619,6 +623,7 @@ def start_listener(
     server: Any,
     backlog: int,
     sockname: Any,
+    unpatched: Unpatched,
     context: contextvars.Context | None = None,
 ) -> None: ...
 

@@ -5,12 +5,12 @@ Native code calls these functions through `_support`, with the arguments in the 
 
 from __future__ import annotations
 
+import socket
 import sys
 import traceback
 from typing import Any
 
 from ._inherited import base_events, format_helpers
-from ._sockets import Socket
 from ._state import LoopState
 
 
@@ -51,17 +51,13 @@ def native_took(loop: LoopState, seconds: float, transport: Any, protocol: Any) 
         base_events.logger.warning("Executing %s took %.3f seconds", what, seconds)
 
 
-def accepted(server: Any, fd: int) -> None:
-    """Logs a new connection, in debug mode. The descriptor still belongs to the caller."""
-    conn = Socket(fileno=fd)
+def accepted(server: Any, conn: socket.socket) -> None:
+    """Logs a new connection, in debug mode."""
     try:
         peer = conn.getpeername()
     except OSError:  # The peer is gone.
         peer = None
-    try:
-        base_events.logger.debug("%r got a new connection from %r: %s", server, peer, repr(conn))
-    finally:
-        conn.detach()
+    base_events.logger.debug("%r got a new connection from %r: %r", server, peer, conn)
 
 
 def received_eof(transport: Any) -> None:

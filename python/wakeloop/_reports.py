@@ -165,6 +165,16 @@ def accept_broken(loop: LoopState, sock: socket.socket, exception: BaseException
     )
 
 
+def accept_by_asyncio(
+    loop: Any, factory: Callable[[], asyncio.BaseProtocol], sock: socket.socket, server: Any, backlog: int
+) -> None:
+    """Accepts connections with asyncio's code, which calls what the program has patched."""
+    try:
+        loop._accept_connection(factory, sock, None, server, backlog)
+    except Exception as exception:
+        accept_broken(loop, sock, exception)
+
+
 def accept_exhausted(
     loop: LoopState,
     factory: Callable[[], asyncio.BaseProtocol],

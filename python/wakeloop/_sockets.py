@@ -7,6 +7,7 @@ import weakref
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from . import _core
 from ._inherited import selector_events, trsock
 
 if TYPE_CHECKING:
@@ -15,11 +16,29 @@ else:
     TransportSocket = trsock.TransportSocket
 
 
-#: The class itself: tests put a mock under its name.
-Socket = socket.socket
+#: The class itself: programs and their tests put others under its name.
+Socket = _core.Socket
 
-#: The methods that a transport calls on a socket. An override of one of these has to be called.
-_SOCKET_CALLS = ("recv", "recv_into", "send", "sendmsg", "shutdown", "close", "detach", "fileno")
+#: The methods that asyncio's stream transport calls on a socket. If one is overridden or patched, it has to be called.
+STREAM_CALLS = (
+    "close",
+    "detach",
+    "family",
+    "fileno",
+    "getpeername",
+    "getsockname",
+    "recv",
+    "recv_into",
+    "send",
+    "sendmsg",
+    "setsockopt",
+    "shutdown",
+    "type",
+)
+#: The methods that asyncio's datagram transport calls.
+DATAGRAM_CALLS = ("close", "fileno", "getpeername", "getsockname", "recvfrom", "send", "sendto")
+#: The methods with which asyncio makes sockets for connections, and accepts them.
+MAKING_CALLS = ("__init__", "__new__", "_accept", "accept", "connect", "getsockopt", "setblocking")
 
 
 def is_ordinary_socket(sock: object) -> bool:
@@ -27,7 +46,7 @@ def is_ordinary_socket(sock: object) -> bool:
     kind = type(sock)
     return kind is Socket or (
         issubclass(kind, Socket)
-        and all(getattr(kind, name) is getattr(Socket, name) for name in _SOCKET_CALLS)
+        and all(getattr(kind, name) is getattr(Socket, name) for name in STREAM_CALLS)
     )
 
 
@@ -88,17 +107,22 @@ StreamSocket.__name__ = StreamSocket.__qualname__ = TransportSocket.__name__
 StreamSocket.__module__ = TransportSocket.__module__
 
 
-def adopt_socket(fd: int) -> socket.socket:
+def adopt_socket(fd: int, family: int = -1, kind: int = -1, proto: int = -1) -> socket.socket:
     """A socket object for the descriptor of a native transport; it owns the descriptor from now on."""
     sock = Socket.__new__(Socket)
     try:
-        Socket.__init__(sock, fileno=fd)
+        Socket.__init__(sock, family, kind, proto, fd)
         sock.setblocking(False)
     except BaseException:
         # The caller still owns the descriptor.
         sock.detach()
         raise
     return sock
+
+
+def accepted_socket(listener: socket.socket, fd: int) -> socket.socket:
+    """The socket of a connection, with the arguments that accept() passes, for audit hooks and the log of debug mode."""
+    return adopt_socket(fd, listener.family, listener.type, listener.proto)
 
 
 def closed_socket(family: int, kind: int = socket.SOCK_STREAM) -> socket.socket | None:
@@ -110,11 +134,6 @@ def closed_socket(family: int, kind: int = socket.SOCK_STREAM) -> socket.socket 
         return None
     sock.close()
     return sock
-
-
-def connecting_socket(fd: int, family: int) -> socket.socket:
-    """The socket of a connection that is being made, for audit hooks; it owns the descriptor from now on."""
-    return Socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP, fileno=fd)
 
 
 #: The address families of the native datagram transport. Sockets of other families get asyncio's.

@@ -34,6 +34,7 @@ from ._queues import QueueShutDown
 from ._record import slow_turn_recorded
 from ._reports import (
     accept_broken,
+    accept_by_asyncio,
     accept_exhausted,
     bare_callback_failed,
     callback_failed,
@@ -49,4 +50,4 @@ from ._reports import (
     write_after_lost,
 )
 from ._slow import publish_slow, slow_turn
-from ._sockets import StreamSocket, adopt_socket, closed_socket, connecting_socket
+from ._sockets import StreamSocket, accepted_socket, adopt_socket, closed_socket

@@ -194,11 +194,14 @@ class EventLoop(LoopState):
     # -- waking up -------------------------------------------------------------------------------
     #
     # The core wakes itself through its own descriptor. asyncio's socket pair is needed only as the target of
-    # signal.set_wakeup_fd(), so add_signal_handler makes it at its first call.
+    # signal.set_wakeup_fd(), so add_signal_handler makes it at its first call, unless the program can tell.
 
     def _make_self_pipe(self) -> None:
         # asyncio counts its socket pair here. Our loop counts the descriptor of the core.
         self._internal_fds += 1
+        if _core.is_audited() or not _compat.makes_pairs():
+            # The program sees when the pair is made, and may refuse it.
+            self._wake_pair()
 
     def _close_self_pipe(self) -> None:
         self._internal_fds -= 1
@@ -417,8 +420,10 @@ class EventLoop(LoopState):
             )
         # On Linux and the BSDs accepted sockets inherit TCP_NODELAY: one call here instead of one per connection.
         base_events._set_nodelay(listener)
-        name = _connections.fixed_name(listener)
-        _core.start_listener(self, protocol_factory, listener, server, backlog, name, kwargs.get("context"))
+        name, unpatched = _connections.fixed_name(listener), _compat.makes_sockets
+        _core.start_listener(
+            self, protocol_factory, listener, server, backlog, name, unpatched, kwargs.get("context")
+        )
 
     def _accepts_itself(self) -> bool:
         """Is everything unpatched that asyncio would call for an accepted connection?"""
@@ -469,7 +474,9 @@ class EventLoop(LoopState):
 
     def _connects_itself(self) -> bool:
         """Is everything unpatched that asyncio would call to make a plain connection?"""
-        return _connects(self) and _compat.makes_streams() and _compat.makes_sockets()
+        return (
+            _connects(self) and _compat.makes_streams() and _compat.makes_sockets() and not _core.is_audited()
+        )
 
     # -- executors -------------------------------------------------------------------------------
 
@@ -519,6 +526,8 @@ class EventLoop(LoopState):
 
     async def sock_connect(self, sock: socket.socket, address: Any) -> None:
         """Connect a non-blocking socket; see asyncio.loop.sock_connect."""
+        if not (isinstance(sock, _sockets.Socket) and _compat.waits_for_connects(sock)):
+            return await super().sock_connect(sock, address)
         base_events._check_ssl_socket(sock)
         if self._debug and sock.gettimeout() != 0:
             raise ValueError("the socket must be non-blocking")

@@ -8,7 +8,7 @@
 //! So the calls that run Python code are declared `C-unwind` here. When such an unwind comes through, a guard around them
 //! parks the thread and never wakes it. The process is ending anyway.
 
-use std::ffi::{c_char, c_int, c_void};
+use std::ffi::c_int;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use pyo3::ffi;
@@ -102,7 +102,7 @@ impl Drop for ParkOnUnwind {
 
 /// Runs Python code under the guard, and outside of the critical section of the native object that calls it.
 #[inline(always)]
-fn guarded<T>(call: impl FnOnce() -> T) -> T {
+pub(super) fn guarded<T>(call: impl FnOnce() -> T) -> T {
     let guard = ParkOnUnwind;
     let result = section::release(call);
     std::mem::forget(guard);
@@ -305,44 +305,6 @@ fn leave<T>(context: &Ref, result: Result<T, Raised>) -> Result<T, Raised> {
 pub(crate) fn copy_context(context: &Ref) -> Result<Ref, Raised> {
     // SAFETY: a live object, which the function checks; an owned reference or null with an error.
     unsafe { Ref::from_owned(ffi::PyContext_Copy(context.as_ptr())) }.ok_or(Raised)
-}
-
-unsafe extern "C-unwind" {
-    /// Builds its arguments only if there is a hook to see them.
-    fn PySys_Audit(event: *const c_char, format: *const c_char, ...) -> c_int;
-}
-
-/// `sys.audit("socket.getaddrinfo", host, port, family, type, protocol)`.
-pub(crate) fn audit_address_info(
-    [host, port]: [&Ref; 2],
-    [family, kind, protocol]: [c_int; 3],
-) -> Result<(), Raised> {
-    let event = c"socket.getaddrinfo".as_ptr();
-    // SAFETY: what the format says: two live objects and three numbers.
-    allowed(|| unsafe {
-        PySys_Audit(event, c"OOiii".as_ptr(), host.as_ptr(), port.as_ptr(), family, kind, protocol)
-    })
-}
-
-/// `sys.audit("socket.connect", socket, address)`, with a socket that is made only if there is a hook to see it.
-pub(crate) fn audit_connect<F: FnMut() -> Result<Ref, Raised>>(
-    mut socket: F,
-    address: &Ref,
-) -> Result<(), Raised> {
-    unsafe extern "C" fn make<F: FnMut() -> Result<Ref, Raised>>(socket: *mut c_void) -> *mut ffi::PyObject {
-        // SAFETY: the closure of the call below, which is still running.
-        guard(|| unsafe { (*socket.cast::<F>())() }.map_or(std::ptr::null_mut(), Ref::into_ptr))
-    }
-    let maker: unsafe extern "C" fn(*mut c_void) -> *mut ffi::PyObject = make::<F>;
-    let (event, format) = (c"socket.connect".as_ptr(), c"O&O".as_ptr());
-    // SAFETY: what the format says: a function with its argument, and a live object.
-    allowed(|| unsafe {
-        PySys_Audit(event, format, maker, (&raw mut socket).cast::<c_void>(), address.as_ptr())
-    })
-}
-
-fn allowed(audit: impl FnOnce() -> c_int) -> Result<(), Raised> {
-    status(guarded(audit))
 }
 
 /// A copy of the current context.

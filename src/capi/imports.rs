@@ -15,6 +15,8 @@ macro_rules! table {
         pub(crate) struct Imports {
             $(pub(crate) $name: Ref,)*
             $(pub(crate) $object: Ref,)*
+            /// `socket.socket`, as `socket.py` defines it.
+            pub(crate) socket: Ref,
             pub(crate) runtime_panic: Ref,
             /// asyncio's handle for other threads, which it has since 3.14; before, the plain one.
             pub(crate) thread_safe_handle_class: Ref,
@@ -38,6 +40,7 @@ macro_rules! table {
                         .into(),
                     $($name: fallible::interned(stringify!($name))?,)*
                     $($object: py.import(Fallible($module))?.getattr(Fallible($path))?.into(),)*
+                    socket: socket_class(py)?.into(),
                     runtime_panic: runtime_panic.into(),
                     future_keywords: Keywords::new(["loop"])?,
                     no_arguments: fallible::tuple([])?,
@@ -52,10 +55,10 @@ macro_rules! table {
 table! {
     names {
         __aexit__, __self__, _active_count, _asyncio_future_blocking, _attach, _cancelled, _clients, _current_handle, _detach,
-        _ensure_fd_no_transport, _run, _sockets, accept, add_done_callback, buffer_updated,
+        _ensure_fd_no_transport, _run, _sockets, add_done_callback, buffer_updated,
         call_at, call_soon_threadsafe, cancel, cancelled, close, connection_lost, connection_made, context,
-        create_future, data_received, datagram_received, done, eager_start, eof_received, error_received, family, fileno,
-        get_buffer, get_protocol, is_closing, name, pause_reading, pause_writing, pending, recv, recv_into, remove_done_callback,
+        create_future, data_received, datagram_received, detach, done, eager_start, eof_received, error_received, family, fileno,
+        get_buffer, get_protocol, is_closing, name, pause_reading, pause_writing, pending, remove_done_callback,
         result, resume_reading, resume_writing, send, sendto, set, set_result, throw, time, wait,
     }
     objects {
@@ -68,7 +71,6 @@ table! {
         _get_running_loop = "asyncio"."_get_running_loop",
         incomplete_read = "asyncio"."IncompleteReadError",
         limit_overrun = "asyncio"."LimitOverrunError",
-        socket = "socket"."socket",
         file_io = "io"."FileIO",
         fileobj_to_fd = "selectors"."_fileobj_to_fd",
         io_base = "io"."IOBase",
@@ -94,6 +96,22 @@ impl<const N: usize> Keywords<N> {
     pub(super) fn tuple(&self) -> &Ref {
         &self.0
     }
+}
+
+/// The class that `socket.py` defines, also if a program has put another class under its name before this import. If no
+/// such class is left, `_socket.socket`: then no object has the class.
+fn socket_class(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
+    let base = py.import(Fallible("_socket"))?.getattr(Fallible("socket"))?;
+    py.import(Fallible("socket"))?;
+    for class in base.call_method0(Fallible("__subclasses__"))?.try_iter()? {
+        let class = class?;
+        let is_named =
+            |name| class.getattr(Fallible(name)).and_then(|it| it.eq(Fallible("socket"))).unwrap_or(false);
+        if is_named("__module__") && is_named("__qualname__") {
+            return Ok(class);
+        }
+    }
+    Ok(base)
 }
 
 static IMPORTS: Once<Imports> = Once::new();

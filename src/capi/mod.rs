@@ -9,6 +9,7 @@
 //! [`shared`] has the ways to look at what other threads may change.
 
 pub(crate) mod arguments;
+pub(crate) mod audit;
 pub(crate) mod buffer;
 pub(crate) mod byte_array;
 pub(crate) mod call;

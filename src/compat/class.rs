@@ -278,12 +278,21 @@ impl Class {
             })
     }
 
-    /// Does the class have the recorded values of this method, and no others? Does not compare their code.
+    /// Does the class have the recorded values of this method, and no others? Does not compare their code. A second
+    /// place of the same value changes nothing: undoing a patch of an inherited method may leave one.
     fn in_place(&self, method: &Method) -> bool {
-        let mut found = self.found(&method.name);
-        !method.patched_before
-            && method.originals.iter().all(|original| found.next().is_some_and(|it| original.is_value(&it)))
-            && found.next().is_none()
+        let mut originals = method.originals.iter();
+        let mut last: Option<&Original> = None;
+        for found in self.found(&method.name) {
+            if last.is_some_and(|last| last.is_value(&found)) {
+                continue;
+            }
+            last = originals.next().filter(|original| original.is_value(&found));
+            if last.is_none() {
+                return false;
+            }
+        }
+        !method.patched_before && originals.next().is_none()
     }
 
     /// The values of a name in the class and its bases, in method resolution order. Only the first one unless

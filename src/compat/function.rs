@@ -71,16 +71,6 @@ impl Function {
 
     #[inline(always)]
     fn is_original(&self, found: &Ref) -> Result<bool, Raised> {
-        match self.original.get() {
-            Some(original) => Ok(original.is(found)),
-            None => self.note_original(found),
-        }
-    }
-
-    #[cold]
-    fn note_original(&self, found: &Ref) -> Result<bool, Raised> {
-        let Some(original) = Original::of(found.clone_ref())? else { return Ok(false) };
-        let _ = self.original.set(original);
-        Ok(true)
+        Original::is_in(&self.original, found)
     }
 }

@@ -11,6 +11,7 @@
 //! | do tracers need to see callbacks and tasks? | [`patches`] | asked when a loop is created or begins to run |
 //! | has a test replaced the loop's clock? | [`clock`] | asked when the class or the `time` module has changed |
 //! | has a program patched methods of asyncio's transports? | [`transports`] | as for a class |
+//! | has a program patched methods of `socket.socket`? | [`sockets`] | as for a class |
 //!
 //! Python asks through `_core.unpatched`, which creates a callable check of classes and modules. `wakeloop._compat` has
 //! all these checks. [`version`] has the differences between CPython's versions. [`descriptor`] reads the descriptors
@@ -33,6 +34,7 @@ mod module_name;
 mod original;
 pub(crate) mod patches;
 pub(crate) mod python;
+pub(crate) mod sockets;
 pub(crate) mod task_fields;
 pub(crate) mod transports;
 pub(crate) mod version;

@@ -1,13 +1,16 @@
 //! Distinguishes the values that a package has defined from patches.
 
+use std::sync::OnceLock;
+
 use pyo3::ffi;
 
 use crate::capi::fallible::interned;
 use crate::capi::shared::{code_of, dict_item};
 use crate::capi::{Raised, Ref};
 
-/// The packages whose Python functions and classes count as originals. C functions and modules always do.
-const PACKAGES: [&str; 4] = ["asyncio", "concurrent", "socket", "wakeloop"];
+/// The packages whose Python functions and classes count as originals. C functions, the descriptors of C classes and
+/// modules always do.
+const PACKAGES: [&str; 6] = ["asyncio", "concurrent", "selectors", "socket", "ssl", "wakeloop"];
 
 /// A value that its package has defined.
 #[derive(Debug)]
@@ -40,9 +43,14 @@ impl Original {
         // reference that it returns becomes an owned one before any Python code runs.
         unsafe {
             let object = value.as_ptr();
+            let descriptors = [
+                &raw mut ffi::PyMethodDescr_Type,
+                &raw mut ffi::PyWrapperDescr_Type,
+                &raw mut ffi::PyMemberDescr_Type,
+                &raw mut ffi::PyGetSetDescr_Type,
+            ];
             if ffi::PyCFunction_Check(object) != 0
-                || ffi::Py_TYPE(object) == &raw mut ffi::PyMethodDescr_Type
-                || ffi::Py_TYPE(object) == &raw mut ffi::PyWrapperDescr_Type
+                || descriptors.contains(&ffi::Py_TYPE(object))
                 || ffi::PyModule_CheckExact(object) != 0
             {
                 return Ok(Some(Original { value, code: None }));
@@ -66,6 +74,22 @@ impl Original {
             let code = Some(Code { function, code });
             Ok(is_ours_or_pythons(&home).then_some(Original { value, code }))
         }
+    }
+
+    /// Is `found` the original that is recorded here? The first value that one of the packages has defined is recorded.
+    #[inline(always)]
+    pub(super) fn is_in(place: &OnceLock<Original>, found: &Ref) -> Result<bool, Raised> {
+        match place.get() {
+            Some(original) => Ok(original.is(found)),
+            None => Original::record(place, found),
+        }
+    }
+
+    #[cold]
+    fn record(place: &OnceLock<Original>, found: &Ref) -> Result<bool, Raised> {
+        let Some(original) = Original::of(found.clone_ref())? else { return Ok(false) };
+        let _ = place.set(original);
+        Ok(true)
     }
 
     pub(super) fn is_property(&self) -> bool {

@@ -1,5 +1,7 @@
 //! `wakeloop._core.unpatched`: the check for patches, for code written in Python.
 
+use std::sync::OnceLock;
+
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyModule, PyTuple, PyType};
@@ -7,7 +9,7 @@ use pyo3::types::{PyModule, PyTuple, PyType};
 use super::class::Class;
 use super::original::Original;
 use crate::capi::class::ClassSpec;
-use crate::capi::error::exception;
+use crate::capi::error::{exception, unless_raised};
 use crate::capi::fallible::interned;
 use crate::capi::inspect::boolean;
 use crate::capi::methods::TypeSlot;
@@ -21,7 +23,11 @@ pub(crate) struct Unpatched(Vec<Part>);
 #[derive(Debug)]
 enum Part {
     Class(Class),
-    Module { module: Ref, names: Vec<(Ref, Option<Original>)> },
+    /// A name has no original yet if only patches of it have been seen, such as one that was made before the import.
+    Module {
+        module: Ref,
+        names: Vec<(Ref, OnceLock<Original>)>,
+    },
 }
 
 // Only `unpatched` makes instances, by `native::create`.
@@ -42,8 +48,8 @@ impl Part {
         }
         let module = Ref::from(owner);
         let known = |name: &String| {
-            let name = interned(name)?;
-            let original = Original::of(module.getattr(&name)?)?;
+            let (name, original) = (interned(name)?, OnceLock::new());
+            Original::is_in(&original, &module.getattr(&name)?)?;
             Ok((name, original))
         };
         let names = names.iter().map(known).collect::<Result<_, Raised>>()?;
@@ -57,23 +63,38 @@ impl Part {
                     Some(object) => class.is_used_by(&object)?,
                     None => true,
                 }),
-            Part::Module { module, names } => Ok(names.iter().all(|(name, original)| {
-                let found = module.getattr(name);
-                let found = found.unwrap_or_else(|raised| raised.take());
-                original.as_ref().is_some_and(|original| original.is(&found))
-            })),
+            Part::Module { module, names } => {
+                for (name, original) in names {
+                    let found = module.getattr(name).unwrap_or_else(|raised| raised.take());
+                    if !Original::is_in(original, &found)? {
+                        return Ok(false);
+                    }
+                }
+                Ok(true)
+            }
         }
     }
 }
 
-fn ask(this: This<'_, Unpatched>, arguments: Borrowed<'_>, _: Option<Borrowed<'_>>) -> Result<Ref, Raised> {
-    let object = arguments.tuple_items().and_then(|items| items.first().copied());
-    for part in &this.0 {
-        if !part.is_unpatched(object)? {
-            return Ok(boolean(false));
+impl Unpatched {
+    fn ask(&self, object: Option<Borrowed<'_>>) -> Result<bool, Raised> {
+        for part in &self.0 {
+            if !part.is_unpatched(object)? {
+                return Ok(false);
+            }
         }
+        Ok(true)
     }
-    Ok(boolean(true))
+}
+
+fn call(this: This<'_, Unpatched>, arguments: Borrowed<'_>, _: Option<Borrowed<'_>>) -> Result<Ref, Raised> {
+    let object = arguments.tuple_items().and_then(|items| items.first().copied());
+    this.ask(object).map(boolean)
+}
+
+/// Calls a check that [`unpatched`] has made. Another object is no check, and a check that fails finds a patch.
+pub(crate) fn is_unpatched(check: &Ref) -> bool {
+    check.downcast::<Unpatched>().is_some_and(|check| unless_raised(check.ask(None)) == Some(true))
 }
 
 /// Return a callable that checks whether classes and modules are unpatched.
@@ -93,6 +114,6 @@ pub(crate) fn unpatched<'py>(parts: &Bound<'py, PyTuple>) -> PyResult<Bound<'py,
 /// Makes the type. Called once, by the module's initialisation.
 pub(crate) fn make_type(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
     ClassSpec::<Unpatched>::new(c"wakeloop._core.Unpatched")
-        .slots(&[TypeSlot::dealloc(), TypeSlot::call(ask)])
+        .slots(&[TypeSlot::dealloc(), TypeSlot::call(call)])
         .build(py)
 }

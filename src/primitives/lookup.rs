@@ -17,7 +17,7 @@ use pyo3::types::{PyBytes, PyDict, PyList, PyString};
 
 use crate::bridge::io_error::raise_io;
 use crate::bridge::pool;
-use crate::capi::call::audit_address_info;
+use crate::capi::audit;
 use crate::capi::error::exception;
 use crate::capi::fallible::{list, py_tuple};
 use crate::capi::inspect::boolean;
@@ -189,7 +189,7 @@ fn look_up(this: This<'_, Core>, arguments: Arguments<'_>) -> PyResult<Option<Re
         return Ok(None);
     }
     let Hints { family, kind, protocol, .. } = question.hints;
-    audit_address_info([&host, &port], [family, kind, protocol])?;
+    audit::looks_up([&host, &port], [family, kind, protocol])?;
     if question.numeric {
         return match question.ask() {
             Ok(addresses) => Ok(Some(Ref::from(to_python(this.py(), &addresses)?.into_any()))),

@@ -2,7 +2,8 @@
 //!
 //! The descriptor is registered once, edge-triggered and for both directions, after the connect has begun. The
 //! transport takes over the descriptor with its registration, and the readiness that the poller has reported so far. A
-//! Python socket is created only if a program asks the transport for it, or for an audit hook.
+//! Python socket is created only if a program asks the transport for it. While there is an audit hook, asyncio's code
+//! connects, because the hook sees the socket.
 
 use std::cell::Cell;
 use std::ffi::c_int;
@@ -14,10 +15,9 @@ use pyo3::prelude::*;
 use super::base::opening::Parts;
 use super::stream::address;
 use super::stream::create::{StreamParts, create};
-use crate::capi::call::{audit_connect, copy_current_context};
+use crate::capi::call::copy_current_context;
 use crate::capi::error::{raise_errno, raise_io};
 use crate::capi::fallible::tuple;
-use crate::capi::imports::{imports, support};
 use crate::capi::inspect::integer;
 use crate::capi::socket::with_socket;
 use crate::capi::{Fatal, Raised, Ref, Slot};
@@ -39,8 +39,6 @@ pub(crate) struct Connecting {
     peer: SocketAddr,
     /// The host as the caller passed it, for error messages.
     host: Slot,
-    /// The Python socket, if it was created for an audit hook.
-    socket: Slot,
     /// A future that completes when the socket is connected. Empty if it was connected at once.
     waiter: Slot,
     /// The readiness that the poller has reported so far.
@@ -99,12 +97,11 @@ pub(crate) fn connect<'py>(
         family,
         peer,
         host: Slot::new(Some(host.clone().into())),
-        socket: Slot::empty(),
         waiter: Slot::empty(),
         reported: Cell::new(Readiness::EMPTY),
     };
     let connecting = Bound::new(py, connecting)?;
-    connecting.get().begin(py, core, Ref::from(connecting.clone().into_any()))?;
+    connecting.get().begin(core, Ref::from(connecting.clone().into_any()))?;
     Ok(Some(connecting))
 }
 
@@ -132,7 +129,7 @@ impl Connecting {
         address::set_nodelay(fd).map_err(|error| raise_io(&error))?;
         let parts = Parts {
             fd,
-            owner: self.socket.get(),
+            owner: None,
             protocol: protocol.into(),
             context: copy_current_context()?,
             waiter: Some(waiter.into()),
@@ -157,27 +154,20 @@ impl Connecting {
         }
         // Dropped at the end, because the table may have the last reference to this object.
         let entry = (core.fds.token(fd) == self.token.get()).then(|| core.fds.remove(fd));
-        match self.socket.take() {
-            Some(socket) => {
-                if let Err(raised) = socket.call_method(&imports().close, &[]) {
-                    drop(raised.take());
-                }
-            }
-            // SAFETY: this object owned the descriptor, and its field is -1 now.
-            None => drop(unsafe { libc::close(fd) }),
-        }
+        // SAFETY: this object owned the descriptor, and its field is -1 now.
+        unsafe { libc::close(fd) };
         self.__clear__();
         drop(entry);
     }
 
     fn __traverse__(&self, visit: pyo3::gc::PyVisit<'_>) -> Result<(), pyo3::gc::PyTraverseError> {
-        let slots = [&self.event_loop, &self.host, &self.socket, &self.waiter];
+        let slots = [&self.event_loop, &self.host, &self.waiter];
         slots.into_iter().try_for_each(|slot| slot.visit_with(&visit))
     }
 
     /// Keeps the loop: closing needs it, and the clear of the loop breaks the cycle.
     fn __clear__(&self) {
-        [&self.host, &self.socket, &self.waiter].into_iter().for_each(Slot::clear);
+        [&self.host, &self.waiter].into_iter().for_each(Slot::clear);
     }
 }
 
@@ -188,10 +178,8 @@ impl Connecting {
     }
 
     /// Starts the connect, and registers the descriptor.
-    fn begin(&self, py: Python<'_>, core: &Core, this: Ref) -> PyResult<()> {
+    fn begin(&self, core: &Core, this: Ref) -> PyResult<()> {
         let fd = self.fd.get();
-        let address = self.address()?;
-        audit_connect(|| self.adopt(py), &address)?;
         core.note_io();
         if let Err(error) = with_socket(fd, |socket| socket.connect(&self.peer.into())) {
             // After EINTR the connect continues in the background.
@@ -225,13 +213,6 @@ impl Connecting {
             return address::peer_address(self.fd.get());
         }
         Some(self.peer)
-    }
-
-    /// Creates the Python socket for an audit hook.
-    fn adopt(&self, py: Python<'_>) -> Result<Ref, Raised> {
-        let made = Ref::from(support(py, "connecting_socket")?.call1((self.fd.get(), self.family))?);
-        self.socket.set(Some(made.clone_ref()));
-        Ok(made)
     }
 
     /// Handles an event.

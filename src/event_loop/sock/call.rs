@@ -29,7 +29,6 @@ use crate::capi::buffer::Buffer;
 use crate::capi::collector::Visitor;
 use crate::capi::coroutine::{self, AwaitState, Coroutine, Step, already_awaited};
 use crate::capi::error::{raise, raise_errno, take_unless_fatal};
-use crate::capi::imports::imports;
 use crate::capi::inspect::integer;
 use crate::capi::native::{self, native_class};
 use crate::capi::sockaddr::is_plain_socket;
@@ -202,26 +201,6 @@ impl SockCall {
         }
     }
 
-    /// Raises AttributeError if the object has no such method, because asyncio would call the method. This is so for a
-    /// transport's `TransportSocket`.
-    fn check_method(&self, socket: &Ref) -> Result<(), Raised> {
-        if is_plain_socket(socket.as_ptr()) {
-            return Ok(());
-        }
-        let names = imports();
-        let name = match &*self.action.borrow() {
-            Action::Receive(_) => &names.recv,
-            Action::ReceiveInto(_) => &names.recv_into,
-            Action::Send { .. } => &names.send,
-            Action::Accept => &names.accept,
-            _ => return Ok(()),
-        };
-        if std::ptr::eq(name, &names.accept) {
-            file_descriptor(socket)?;
-        }
-        socket.getattr(name).map(drop)
-    }
-
     /// The transfer of a call that sends a file.
     fn transfer(&self) -> Option<Rc<FileTransfer>> {
         match &*self.action.borrow() {
@@ -280,7 +259,6 @@ impl Coroutine for SockCall {
         };
         let socket = this.socket.get().ok_or_else(already_awaited)?;
         if this.fd.get() < 0 {
-            this.check_method(&socket)?;
             this.fd.set(file_descriptor(&socket).or_else(|raised| {
                 if !is_plain_socket(socket.as_ptr()) || transfer.is_some() {
                     return Err(raised);

@@ -1,7 +1,7 @@
 //! The socket calls with addresses: `sock_recvfrom`, `sock_recvfrom_into` and `sock_sendto`.
 //!
-//! This file handles plain sockets of the families AF_INET, AF_INET6 and AF_UNIX. If a destination needs a name lookup
-//! or is wrong, Python's `socket.sendto` is called.
+//! This file handles sockets of the families AF_INET, AF_INET6 and AF_UNIX. If a destination needs a name lookup
+//! or is wrong, or if there is an audit hook, Python's `socket.sendto` is called.
 
 use socket2::SockAddr;
 

@@ -1,6 +1,7 @@
 //! The loop's methods that return an awaitable socket call: they bind the arguments and make asyncio's checks.
 //!
-//! An error of a check is raised when the call is awaited, as in a coroutine.
+//! An error of a check is raised when the call is awaited, as in a coroutine. An object that has not the methods of a
+//! `socket.socket` gets asyncio's own coroutine, which calls the object's.
 
 use std::cell::Cell;
 
@@ -10,19 +11,39 @@ use super::super::core::Core;
 use super::super::support::call_support;
 use super::call::{Action, SockCall};
 use super::exchange::Exchange;
+use crate::capi::audit::has_hook;
 use crate::capi::buffer::Buffer;
 use crate::capi::fallible::string;
 use crate::capi::inspect::is_error_set;
 use crate::capi::methods::Method;
 use crate::capi::sockaddr::{self, is_plain_socket};
 use crate::capi::{Arguments, Borrowed, Exception, Raised, Ref, Slot, This};
+use crate::compat::sockets::{self, Use};
 
 type Loop<'a> = This<'a, Core>;
 
-/// Creates the awaitable. `make` checks the other arguments.
+/// The name of a method of the loop, as an attribute and in full.
+type Names = (&'static str, &'static str);
+
+/// Creates the awaitable; `make` checks the other arguments. For an object that has not the methods of a
+/// `socket.socket`, returns asyncio's own coroutine, which calls them.
 fn awaitable(
     core: Loop<'_>,
-    name: &'static str,
+    used: Use,
+    names: Names,
+    socket: Borrowed<'_>,
+    arguments: &[Borrowed<'_>],
+    make: impl FnOnce() -> Result<Action, Raised>,
+) -> Result<Ref, Raised> {
+    if !sockets::is_native(used, &socket) {
+        return inherited(core, names, socket, arguments);
+    }
+    create(core, names, socket, make)
+}
+
+fn create(
+    core: Loop<'_>,
+    (_, name): Names,
     socket: Borrowed<'_>,
     make: impl FnOnce() -> Result<Action, Raised>,
 ) -> Result<Ref, Raised> {
@@ -30,6 +51,20 @@ fn awaitable(
         .and_then(|()| make())
         .unwrap_or_else(|raised| Action::Fail(Slot::new(Some(raised.take()))));
     SockCall::create(&core, name, socket, action)
+}
+
+/// asyncio's own coroutine, which makes the checks itself.
+#[cold]
+fn inherited(
+    core: Loop<'_>,
+    (function, _): Names,
+    socket: Borrowed<'_>,
+    arguments: &[Borrowed<'_>],
+) -> Result<Ref, Raised> {
+    let function = string(function)?;
+    let first = [core.object(), function.borrow(), socket];
+    let all: Vec<_> = first.iter().chain(arguments).copied().collect();
+    call_support(core.py(), "inherited_sock_call", &all)
 }
 
 /// Makes asyncio's checks of a socket. A plain socket needs none, except in debug mode.
@@ -61,68 +96,70 @@ fn held(object: Borrowed<'_>) -> Slot {
 
 fn sock_recv(core: Loop<'_>, arguments: Arguments<'_>) -> Result<Ref, Raised> {
     let ([socket, size], []) = arguments.bind("sock_recv", ["sock", "n"], [])?;
-    awaitable(core, "EventLoop.sock_recv", socket, || size_of_argument(&size, "recv").map(Action::Receive))
+    awaitable(core, Use::Exchange, ("sock_recv", "EventLoop.sock_recv"), socket, &[size], || {
+        size_of_argument(&size, "recv").map(Action::Receive)
+    })
 }
 
 fn sock_recv_into(core: Loop<'_>, arguments: Arguments<'_>) -> Result<Ref, Raised> {
     let ([socket, target], []) = arguments.bind("sock_recv_into", ["sock", "buf"], [])?;
-    awaitable(core, "EventLoop.sock_recv_into", socket, || Ok(Action::ReceiveInto(held(target))))
+    awaitable(core, Use::Exchange, ("sock_recv_into", "EventLoop.sock_recv_into"), socket, &[target], || {
+        Ok(Action::ReceiveInto(held(target)))
+    })
 }
 
 fn sock_sendall(core: Loop<'_>, arguments: Arguments<'_>) -> Result<Ref, Raised> {
     let ([socket, data], []) = arguments.bind("sock_sendall", ["sock", "data"], [])?;
-    awaitable(core, "EventLoop.sock_sendall", socket, || {
+    awaitable(core, Use::Exchange, ("sock_sendall", "EventLoop.sock_sendall"), socket, &[data], || {
         Ok(Action::Send { data: Buffer::readable(&data)?, sent: Cell::new(0) })
     })
 }
 
 fn sock_accept(core: Loop<'_>, arguments: Arguments<'_>) -> Result<Ref, Raised> {
     let ([socket], []) = arguments.bind("sock_accept", ["sock"], [])?;
-    awaitable(core, "EventLoop.sock_accept", socket, || Ok(Action::Accept))
+    awaitable(core, Use::Accept, ("sock_accept", "EventLoop.sock_accept"), socket, &[], || Ok(Action::Accept))
 }
 
 fn sock_connected(core: Loop<'_>, arguments: Arguments<'_>) -> Result<Ref, Raised> {
     let ([socket], []) = arguments.bind("_sock_connected", ["sock"], [])?;
-    awaitable(core, "EventLoop._sock_connected", socket, || Ok(Action::Connect { waited: Cell::new(false) }))
+    create(core, ("_sock_connected", "EventLoop._sock_connected"), socket, || {
+        Ok(Action::Connect { waited: Cell::new(false) })
+    })
 }
 
 // -- with addresses
 
-/// Creates the awaitable for a plain socket; `make` gets the family. For other sockets, returns asyncio's own
-/// coroutine.
+/// As [`awaitable`], for the families whose addresses native code knows; `make` gets the family.
 fn exchange(
     core: Loop<'_>,
-    (name, function): (&'static str, &str),
+    names: Names,
     socket: Borrowed<'_>,
     arguments: &[Borrowed<'_>],
     make: impl FnOnce(i32) -> Result<Exchange, Raised>,
 ) -> Result<Ref, Raised> {
-    let plain = is_plain_socket(socket.as_ptr());
-    let family = if plain { sockaddr::family(&socket)? } else { libc::AF_UNSPEC };
-    if matches!(family, libc::AF_INET | libc::AF_INET6 | libc::AF_UNIX) {
-        return awaitable(core, name, socket, || {
+    if sockets::is_native(Use::Exchange, &socket)
+        && let family = sockaddr::family(&socket)?
+        && matches!(family, libc::AF_INET | libc::AF_INET6 | libc::AF_UNIX)
+    {
+        return create(core, names, socket, || {
             make(family).map(|exchange| Action::Exchange(Box::new(exchange)))
         });
     }
-    // asyncio's coroutine makes the checks itself.
-    let function = string(function)?;
-    let first = [core.object(), function.borrow(), socket];
-    let all: Vec<_> = first.iter().chain(arguments).copied().collect();
-    call_support(core.py(), "inherited_sock_call", &all)
+    inherited(core, names, socket, arguments)
 }
 
 fn sock_recvfrom(core: Loop<'_>, arguments: Arguments<'_>) -> Result<Ref, Raised> {
     let ([socket, size], []) = arguments.bind("sock_recvfrom", ["sock", "bufsize"], [])?;
-    exchange(core, ("EventLoop.sock_recvfrom", "sock_recvfrom"), socket, &[size], |_| {
+    exchange(core, ("sock_recvfrom", "EventLoop.sock_recvfrom"), socket, &[size], |_| {
         size_of_argument(&size, "recvfrom").map(Exchange::Receive)
     })
 }
 
 fn sock_recvfrom_into(core: Loop<'_>, arguments: Arguments<'_>) -> Result<Ref, Raised> {
-    const FUNCTION: &str = "sock_recvfrom_into";
-    let ([socket, target], [size]) = arguments.bind(FUNCTION, ["sock", "buf"], ["nbytes"])?;
+    const NAMES: Names = ("sock_recvfrom_into", "EventLoop.sock_recvfrom_into");
+    let ([socket, target], [size]) = arguments.bind(NAMES.0, ["sock", "buf"], ["nbytes"])?;
     let given: Vec<_> = [Some(target), size].into_iter().flatten().collect();
-    exchange(core, ("EventLoop.sock_recvfrom_into", FUNCTION), socket, &given, |_| {
+    exchange(core, NAMES, socket, &given, |_| {
         // As in asyncio, a false size means the whole buffer.
         let size = match size {
             Some(size) if size.is_true()? => {
@@ -145,8 +182,10 @@ fn length(object: Borrowed<'_>) -> Result<usize, Raised> {
 
 fn sock_sendto(core: Loop<'_>, arguments: Arguments<'_>) -> Result<Ref, Raised> {
     let ([socket, data, address], []) = arguments.bind("sock_sendto", ["sock", "data", "address"], [])?;
-    exchange(core, ("EventLoop.sock_sendto", "sock_sendto"), socket, &[data, address], |family| {
-        Ok(match sockaddr::from_python(family, &address) {
+    exchange(core, ("sock_sendto", "EventLoop.sock_sendto"), socket, &[data, address], |family| {
+        // An audit hook sees the call of the socket's method.
+        let known = if has_hook() { None } else { sockaddr::from_python(family, &address) };
+        Ok(match known {
             Some(address) => Exchange::Send { data: Buffer::readable(&data)?, address },
             None => Exchange::SendByPython { data: held(data), address: held(address) },
         })

@@ -19,6 +19,7 @@ use pyo3::prelude::*;
 
 use super::receive::error_received;
 use super::state::{Datagram, Outgoing, Target};
+use crate::capi::audit::has_hook;
 use crate::capi::buffer::{Content, bytes_from, is_scattered};
 use crate::capi::error::{exception_about, raise, raise_io, take_exception};
 use crate::capi::imports::imports;
@@ -26,6 +27,7 @@ use crate::capi::inspect::clear_error;
 use crate::capi::sockaddr;
 use crate::capi::socket::{SEND_FLAGS, with_socket};
 use crate::capi::{Borrowed, Exception, Fatal, Raised, Ref, This};
+use crate::compat::sockets::{self, Use};
 use crate::event_loop::core::Core;
 use crate::recorder::event::Kind;
 use crate::transport::base::closing::{fatal_error, watch_or_lose, watch_or_raise};
@@ -89,7 +91,7 @@ pub(super) fn sendto(
     if is_lost(this) {
         return this.write_to_lost(WRITE_AFTER_LOST);
     }
-    let target = target(this, &address);
+    let target = if is_observed() { observed(this, &address) } else { target(this, &address) };
     let core = this.base.core();
     core.note_io();
     let sending = &this.sending;
@@ -122,6 +124,17 @@ pub(super) fn sendto(
     sending.size.set(sending.size.get() + size_of_one(this, &outgoing));
     sending.queue().push_back(outgoing);
     after_queueing(this, core)
+}
+
+/// Can the program see which methods of the socket are called?
+#[inline(always)]
+fn is_observed() -> bool {
+    has_hook() || !sockets::are_unpatched(Use::Datagrams)
+}
+
+#[cold]
+fn observed(this: This<'_, Datagram>, address: &Ref) -> Target {
+    Target::Python((!this.rules.connected).then(|| address.clone_ref()))
 }
 
 /// Is a datagram that is sent now dropped? As in asyncio, a transport without a fixed address sends until it is closed.
@@ -227,7 +240,7 @@ fn target(this: This<'_, Datagram>, address: &Ref) -> Target {
             drop(last.replace((address.clone_ref(), target.clone())));
             Target::Address(target)
         }
-        None => Target::Python(address.clone_ref()),
+        None => Target::Python(Some(address.clone_ref())),
     }
 }
 
@@ -240,19 +253,24 @@ fn send_now(this: This<'_, Datagram>, data: &[u8], target: &Target) -> Sent {
         Target::Peer => with_socket(fd, |socket| socket.send_with_flags(data, SEND_FLAGS)),
         Target::Address(peer) => with_socket(fd, |socket| socket.send_to_with_flags(data, peer, SEND_FLAGS)),
         Target::Python(address) => {
-            return bytes_from(data).map_or(Sent::Broken, |bytes| send_by_python(this, &bytes, address));
+            return bytes_from(data)
+                .map_or(Sent::Broken, |bytes| send_by_python(this, &bytes, address.as_ref()));
         }
     };
     recorder.sent(fd, || data.len() - sent.as_ref().unwrap_or(&0));
     sent.map_or_else(|error| Sent::failed(&error), |_| Sent::Some(1))
 }
 
-/// Calls `socket.sendto(bytes, address)`, which looks up names, and raises the right error for a wrong address.
+/// Calls `socket.sendto(bytes, address)`, which looks up names, and raises the right error for a wrong address. Without
+/// an address calls `socket.send(bytes)`.
 #[cold]
-fn send_by_python(this: This<'_, Datagram>, bytes: &Ref, address: &Ref) -> Sent {
+fn send_by_python(this: This<'_, Datagram>, bytes: &Ref, address: Option<&Ref>) -> Sent {
     let Some(socket) = this.base.owner.get() else { return Sent::Some(1) };
-    let arguments = [bytes.borrow(), address.borrow()];
-    let Err(Raised) = socket.call_method(&imports().sendto, &arguments) else { return Sent::Some(1) };
+    let sent = match address {
+        Some(address) => socket.call_method(&imports().sendto, &[bytes.borrow(), address.borrow()]),
+        None => socket.call_method(&imports().send, &[bytes.borrow()]),
+    };
+    let Err(Raised) = sent else { return Sent::Some(1) };
     if Exception::BlockingIOError.is_set() || Exception::InterruptedError.is_set() {
         clear_error();
         return Sent::Blocked;
@@ -284,7 +302,7 @@ fn send_head_by_python(this: This<'_, Datagram>) -> Sent {
     let size = size_of_one(this, &head);
     this.sending.size.set(this.sending.size.get().saturating_sub(size));
     let Target::Python(address) = &head.target else { return Sent::Some(0) };
-    match send_by_python(this, &head.bytes, address) {
+    match send_by_python(this, &head.bytes, address.as_ref()) {
         Sent::Blocked => {
             this.sending.size.set(this.sending.size.get() + size);
             this.sending.queue().push_front(head);

@@ -72,7 +72,7 @@ pub(super) enum Target {
     Peer,
     Address(SockAddr),
     /// An address for Python's own socket: a host name, an IPv6 scope, or a wrong address.
-    Python(Ref),
+    Python(Option<Ref>),
 }
 
 /// A datagram in the queue.

@@ -15,11 +15,14 @@ use pyo3::prelude::*;
 use super::create::{StreamParts, create};
 use super::sharing::{PAUSE, PERIOD, Sharing};
 use super::{address, clients};
+use crate::capi::audit::has_hook;
 use crate::capi::call::{call0, copy_context, given_or_copied, in_context};
 use crate::capi::error::{raise_io, take_unless_fatal};
+use crate::capi::imports::{imports, support};
 use crate::capi::inspect::integer;
 use crate::capi::{Exception, Fallible, Fatal, Raised, Ref, Slot, sockaddr};
 use crate::compat::descriptor;
+use crate::compat::python::is_unpatched;
 use crate::event_loop::clock::monotonic_nanos;
 use crate::event_loop::core::Core;
 use crate::event_loop::event_loop::EventLoop;
@@ -50,6 +53,8 @@ pub(crate) struct Listener {
     socket: Slot,
     server: Slot,
     context: Slot,
+    /// A check whether everything is unpatched that asyncio would call to accept a connection.
+    unpatched: Slot,
     /// The address to which it is bound. Empty for a wildcard address, because then the connections have other
     /// addresses.
     sockname: Slot,
@@ -73,8 +78,8 @@ impl Listener {
 
 /// The native half of `_start_serving`, for connections without TLS.
 #[pyfunction]
-#[pyo3(signature = (event_loop, factory, sock, server, backlog, sockname, context=None))]
-#[allow(clippy::too_many_arguments, reason = "the hook's own arguments, and the socket's name")]
+#[pyo3(signature = (event_loop, factory, sock, server, backlog, sockname, unpatched, context=None))]
+#[allow(clippy::too_many_arguments, reason = "the hook's own arguments, and what Python has found out")]
 pub(crate) fn start_listener(
     py: Python<'_>,
     event_loop: &Bound<'_, EventLoop>,
@@ -83,6 +88,7 @@ pub(crate) fn start_listener(
     server: Option<Bound<'_, PyAny>>,
     backlog: i64,
     sockname: Option<Bound<'_, PyAny>>,
+    unpatched: Bound<'_, PyAny>,
     context: Option<Bound<'_, PyAny>>,
 ) -> PyResult<()> {
     let _held = event_loop.get().outside().enter();
@@ -106,6 +112,7 @@ pub(crate) fn start_listener(
         socket: Slot::new(Some(sock)),
         server: Slot::new(server.map(Ref::from)),
         context: Slot::new(Some(given_or_copied(context)?)),
+        unpatched: Slot::new(Some(unpatched.into())),
         sockname: Slot::new(sockname.map(Ref::from)),
     };
     let listener = Ref::from(Bound::new(py, listener)?.into_any());
@@ -160,8 +167,8 @@ impl Drop for Listener {
 }
 
 impl Listener {
-    fn slots(&self) -> [&Slot; 5] {
-        [&self.factory, &self.socket, &self.server, &self.context, &self.sockname]
+    fn slots(&self) -> [&Slot; 6] {
+        [&self.factory, &self.socket, &self.server, &self.context, &self.unpatched, &self.sockname]
     }
 
     /// The descriptor for system calls. It is -1 if the program has closed or detached the socket, because another file
@@ -300,6 +307,9 @@ impl Listener {
     }
 
     fn accept(&self, object: &Ref, core: &Core) -> Result<(), Fatal> {
+        if !self.unpatched.get().is_some_and(|check| is_unpatched(&check)) {
+            return self.accept_by_asyncio(core);
+        }
         let now = core.polls.last_poll();
         if !self.sharing.is_alone(now) && self.is_shared_now(object, core, now) {
             return self.accept_shared(core);
@@ -327,6 +337,24 @@ impl Listener {
         Ok(())
     }
 
+    /// Lets asyncio's code accept the connections, because the program has patched what that calls.
+    #[cold]
+    fn accept_by_asyncio(&self, core: &Core) -> Result<(), Fatal> {
+        let [factory, socket, server] = self.callers_objects();
+        let event_loop = core.borrow();
+        let accept = || -> Result<(), Raised> {
+            let backlog = integer(self.backlog as i64)?;
+            let arguments = [&*event_loop, &factory, &socket, &server, &backlog].map(Ref::borrow);
+            core.support("accept_by_asyncio", &arguments).map_err(|Fatal| Raised)
+        };
+        let accepted = self.context.get().map_or_else(accept, |context| in_context(&context, accept));
+        accepted.or_else(|raised| core.unraisable(raised))
+    }
+
+    fn callers_objects(&self) -> [Ref; 3] {
+        [&self.factory, &self.socket, &self.server].map(|slot| slot.get().unwrap_or_else(Ref::none))
+    }
+
     #[cold]
     fn failed(&self, core: &Core, error: &io::Error) -> Result<(), Fatal> {
         if matches!(
@@ -340,14 +368,11 @@ impl Listener {
             matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM));
         let Raised = raise_io(error);
         let exception = take_unless_fatal()?;
-        let socket = self.socket.get().unwrap_or_else(Ref::none);
         if !exhausted {
-            let arguments = [core.borrow(), socket.borrow(), exception.borrow()];
-            return core.report(&exception, "accept_broken", &arguments);
+            return self.broken(core, &exception);
         }
         core.remove_listener(self.fd);
-        let [factory, server] =
-            [&self.factory, &self.server].map(|slot| slot.get().unwrap_or_else(Ref::none));
+        let [factory, socket, server] = self.callers_objects();
         let event_loop = core.borrow();
         let report = || -> Result<(), Raised> {
             let backlog = integer(self.backlog as i64)?;
@@ -359,18 +384,51 @@ impl Listener {
         reported.or_else(|raised| core.unraisable(raised))
     }
 
+    /// Reports an exception with which asyncio's callback would end.
+    #[cold]
+    fn broken(&self, core: &Core, exception: &Ref) -> Result<(), Fatal> {
+        let [_, socket, _] = self.callers_objects();
+        core.report(exception, "accept_broken", &[core.borrow(), socket.borrow(), exception.borrow()])
+    }
+
+    /// The Python socket of a new connection, for audit hooks and for the log of debug mode. A hook may deny it.
+    #[cold]
+    fn accepted_socket(&self, core: &Core, fd: RawFd) -> Result<Ref, Raised> {
+        let (socket, number) = (self.socket.get().unwrap_or_else(Ref::none), integer(fd)?);
+        let made =
+            Ref::from(support(socket.py(), "accepted_socket")?).call(&[socket.borrow(), number.borrow()])?;
+        if core.is_debug() {
+            let server = self.server.get().unwrap_or_else(Ref::none);
+            core.support("accepted", &[server.borrow(), made.borrow()]).map_err(|Fatal| Raised)?;
+        }
+        Ok(made)
+    }
+
     /// Creates a protocol and a transport for a new connection, in a new context.
     fn connection(&self, core: &Core, fd: OwnedFd, peer: Option<SocketAddr>) -> Result<(), Fatal> {
+        let mut owner = None;
+        if has_hook() || core.is_debug() {
+            match self.accepted_socket(core, fd.as_raw_fd()) {
+                Ok(made) => owner = Some(made),
+                Err(Raised) => {
+                    drop(fd);
+                    return self.broken(core, &take_unless_fatal()?);
+                }
+            }
+        }
         let mut protocol = None;
-        match self.transport(core, fd.as_raw_fd(), peer, &mut protocol) {
+        match self.transport(core, fd.as_raw_fd(), owner.as_ref(), peer, &mut protocol) {
             Ok(()) => {
                 // The transport owns the descriptor now.
                 let _ = fd.into_raw_fd();
                 Ok(())
             }
             Err(Raised) => {
-                drop(fd);
                 let exception = take_unless_fatal()?;
+                if let Some(Err(raised)) = owner.map(|owner| owner.call_method(&imports().detach, &[])) {
+                    drop(raised.take());
+                }
+                drop(fd);
                 if !core.is_debug() {
                     return Ok(());
                 }
@@ -385,21 +443,18 @@ impl Listener {
         &self,
         core: &Core,
         fd: RawFd,
+        owner: Option<&Ref>,
         peer: Option<SocketAddr>,
         protocol: &mut Option<Ref>,
     ) -> Result<(), Raised> {
         let (Some(factory), Some(context)) = (self.factory.get(), self.context.get()) else {
             return Err(Exception::RuntimeError.raise("the listener was cleared by the garbage collector"));
         };
-        if core.is_debug() {
-            let (server, number) = (self.server.get().unwrap_or_else(Ref::none), integer(fd)?);
-            core.support("accepted", &[server.borrow(), number.borrow()]).map_err(|Fatal| Raised)?;
-        }
         let context = copy_context(&context)?;
         let made = in_context(&context, || call0(&factory))?;
         *protocol = Some(made.clone_ref());
-        let parts =
-            Parts { fd, owner: None, protocol: made, context, waiter: None, extra: None, registered: None };
+        let owner = owner.map(Ref::clone_ref);
+        let parts = Parts { fd, owner, protocol: made, context, waiter: None, extra: None, registered: None };
         let stream = StreamParts {
             family: self.family,
             server: self.server.get(),

@@ -13,6 +13,7 @@ use std::net::Shutdown;
 use pyo3::prelude::*;
 
 use super::state::Stream;
+use crate::capi::audit;
 use crate::capi::buffer::{Buffer, bytes_from, is_scattered};
 use crate::capi::error::{Outcome, raise, raise_io, take_exception};
 use crate::capi::fallible::string;
@@ -254,13 +255,24 @@ pub(crate) fn writelines(this: This<'_, Stream>, list: Borrowed<'_>) -> Result<(
     if this.base.life.is_lost() {
         return if pieces.is_empty() { Ok(()) } else { this.write_to_lost(WRITE_AFTER_LOST) };
     }
-    let before = this.writing.buffer.len();
-    for piece in pieces {
-        if piece.bytes().is_some_and(|content| !content.is_empty()) {
-            this.writing.buffer.push(piece, 0);
-        }
+    pieces.retain(|piece| piece.bytes().is_some_and(|content| !content.is_empty()));
+    if pieces.is_empty() {
+        return Ok(());
     }
-    if this.writing.buffer.len() > before { pushed(this) } else { Ok(()) }
+    if let Err(raised) = audit_pieces(this) {
+        return Ok(fatal_error(this, raised, WRITE_FAILED)?);
+    }
+    pieces.into_iter().for_each(|piece| this.writing.buffer.push(piece, 0));
+    pushed(this)
+}
+
+/// Raises the audit event of the `sendmsg` by which asyncio sends what its write buffer holds.
+#[inline(always)]
+fn audit_pieces(this: This<'_, Stream>) -> Result<(), Raised> {
+    if !TRANSPORT_SENDS_PIECES {
+        return Ok(());
+    }
+    audit::sends_pieces(|| Ok(this.python_socket(this.py())?.unwrap_or_else(Ref::none)))
 }
 
 /// Asks asyncio's `writelines`, since 3.12, whether it ignores an item that is not bytes-like. Otherwise raises
@@ -302,7 +314,13 @@ pub(super) fn flush_blocked(this: This<'_, Stream>, core: &Core) -> Result<(), F
     if this.base.life.is_lost() || before == 0 {
         return Ok(());
     }
-    let sent = send_pending(this, Kind::Flush);
+    let sent = match audit_pieces(this) {
+        Ok(()) => send_pending(this, Kind::Flush),
+        Err(raised) => {
+            this.drop_unsent();
+            Err(raised)
+        }
+    };
     core.spins.note_bytes(before.saturating_sub(this.writing.buffer.len()));
     after_flush(this, core, sent)
 }
