@@ -12,7 +12,8 @@ use crate::capi::call::call0;
 use crate::capi::error::{exception, raise_io};
 use crate::capi::fallible::list;
 use crate::capi::imports::imports;
-use crate::capi::{Fallible, Fatal, Raised, This, section};
+use crate::capi::once::Once;
+use crate::capi::{Fallible, Fatal, Raised, Ref, This, section};
 use crate::compat::{self, clock, patches, sockets, transports};
 use crate::event_loop::core::{Core, heartbeat, page, process};
 use crate::event_loop::{
@@ -80,6 +81,22 @@ fn main_interpreter_only() -> PyResult<()> {
     Err(exception::<PyImportError>("wakeloop does not support loading in subinterpreters"))
 }
 
+/// The module that was initialised first in this process.
+static FIRST: Once<Ref> = Once::new();
+
+/// Fills the module of a later import with what the first one has. The classes and what they rely on are the
+/// process's: a second class would take the place of the first in native code, and live objects of the first, such as
+/// open connections, would no longer be recognised.
+fn share(first: &Ref, module: &Bound<'_, PyModule>) -> PyResult<()> {
+    let first = first.bind(module.py());
+    for (name, value) in first.cast::<PyModule>()?.dict() {
+        if !module.dict().contains(&name)? {
+            module.dict().set_item(name, value)?;
+        }
+    }
+    Ok(())
+}
+
 /// The native half of wakeloop.
 ///
 /// A free-threaded build runs it without the GIL: docs/explanation/free-threading.md says what guards its state.
@@ -87,6 +104,9 @@ fn main_interpreter_only() -> PyResult<()> {
 fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     let py = module.py();
     main_interpreter_only()?;
+    if let Some(first) = FIRST.get() {
+        return share(first, module);
+    }
     if !section::self_test(&module.as_any().clone().into()) {
         return Err(exception::<PyImportError>(
             "wakeloop does not know this interpreter's critical sections",
@@ -162,6 +182,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(_add_methods, module)?)?;
     module.add_function(wrap_pyfunction!(_context_scratch, module)?)?;
     module.add_function(wrap_pyfunction!(is_audited, module)?)?;
+    FIRST.set(module.as_any().clone().into());
     Ok(())
 }
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib as _importlib
 import os as _os
+import sys as _sys
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 from typing import Any as _Any
 
@@ -16,6 +17,7 @@ if "WAKELOOP_GIL" in _os.environ:
     # Before the extension module is loaded, which starts without the GIL on free-threaded builds.
     from . import _gil  # noqa: F401
 
+from . import _first_import
 from . import _core, _streams  # noqa: F401
 from ._core import (
     EchoServer,
@@ -125,6 +127,8 @@ if _TYPE_CHECKING:
     from . import testing as testing
 
 _core._init_c_caller()
-_os.register_at_fork(before=_core._forking, after_in_child=_core._forked)
+if _first_import.IS_FIRST:
+    _os.register_at_fork(before=_core._forking, after_in_child=_core._forked)
+_first_import.note(_sys.modules[__name__])
 _install_if_asked()
 _record_if_asked()

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Itera
 from contextlib import AbstractAsyncContextManager
 from io import FileIO
 from socket import socket
-from types import FrameType, GenericAlias
+from types import FrameType, GenericAlias, ModuleType
 from typing import Any, Generic, ParamSpec, Self, TypeAlias, TypeVar, TypeVarTuple, Unpack, final, overload
 
 from typing_extensions import Buffer, disjoint_base
@@ -24,6 +24,8 @@ _Data: TypeAlias = bytes | bytearray | memoryview[Any]
 __version__: str
 #: The profile, target and compiler of the extension module.
 __build__: str
+#: The package, once for each import in this process.
+_packages: list[ModuleType]
 
 #: `socket.socket`, as the module has defined it.
 Socket = socket
