@@ -155,3 +155,74 @@ def test_data_in_a_pipe_is_received_before_callbacks_of_the_connecting_task(run)
             await asyncio.sleep(0)
 
     run(main())
+
+
+@pytest.mark.parametrize("debug", [False, True], ids=["", "debug"])
+def test_a_read_pipe_that_cannot_be_watched_stays_open_without_events(run, debug):
+    """/dev/null is standard input of services. epoll refuses it."""
+
+    async def main():
+        loop = asyncio.get_running_loop()
+        loop.set_debug(debug)
+        reports = []
+        loop.set_exception_handler(lambda _, report: reports.append(report))
+        file = open(os.devnull, "rb", 0)
+        reading, received = await loop.connect_read_pipe(Recording, file)
+        (report,) = reports
+        assert report["message"].startswith("Exception in callback ") and "_add_reader(" in report["message"]
+        assert repr(report["exception"]) == "PermissionError(1, 'Operation not permitted')"
+        assert {"message", "exception", "handle"} <= set(report)
+        assert reading.is_reading() and not reading.is_closing() and not file.closed
+        reading.pause_reading()
+        assert not reading.is_reading()
+        with pytest.raises(PermissionError):
+            reading.resume_reading()
+        assert received.calls == ["connection_made"]
+        reading.close()
+        await received.lost
+        assert received.calls == ["connection_made", "connection_lost"] and file.closed
+        assert len(reports) == 1
+
+    run(main())
+
+
+def test_dev_null_can_be_written_to_as_a_pipe(run):
+    async def main():
+        loop = asyncio.get_running_loop()
+        file = open(os.devnull, "wb", 0)
+        writing, wrote = await loop.connect_write_pipe(Writing, file)
+        writing.write(bytes(3_000_000))
+        assert writing.get_write_buffer_size() == 0
+        writing.close()
+        assert await wrote.lost is None and file.closed
+        assert wrote.calls == ["connection_made"]
+
+    run(main())
+
+
+@pytest.mark.parametrize("direction", ["read", "write"])
+def test_files_that_are_no_pipes_are_refused(run, tmp_path, direction):
+    async def main():
+        loop = asyncio.get_running_loop()
+        connect = loop.connect_read_pipe if direction == "read" else loop.connect_write_pipe
+        texts = {
+            "read": "Pipe transport is for pipes/sockets only.",
+            "write": "Pipe transport is only for pipes, sockets and character devices",
+        }
+        with open(tmp_path / "file", "wb", 0) as file:
+            with pytest.raises(ValueError) as refused:
+                await connect(asyncio.BaseProtocol, file)
+            assert str(refused.value) == texts[direction] and not file.closed
+
+        class Directory:
+            fd = os.open(tmp_path, os.O_RDONLY)
+
+            def fileno(self):
+                return self.fd
+
+        with pytest.raises(ValueError) as refused:
+            await connect(asyncio.BaseProtocol, Directory())
+        assert str(refused.value) == texts[direction]
+        os.close(Directory.fd)
+
+    run(main())

@@ -90,6 +90,22 @@ def step_failed(
     callback_failed(loop, handle, exception)
 
 
+def cannot_watch(loop: LoopState, transport: Any, context: Any, exception: BaseException) -> None:
+    """Reports that the poller refuses a transport's file, such as /dev/null. The transport stays open, without events.
+
+    On asyncio the callback fails that registers the file after connection_made().
+    """
+    kind: Any = _KINDS[type(transport).__name__]
+    fd = transport._fileno if hasattr(transport, "_fileno") else transport._sock_fd
+    # Before 3.12 a pipe transport passed the loop's own method to call_soon().
+    owner, bound = (kind, transport) if hasattr(kind, "_add_reader") else (selector_events.BaseSelectorEventLoop, loop)
+    callback = types.MethodType(owner._add_reader, bound)
+    handle = events.Handle(callback, (fd, types.MethodType(kind._read_ready, transport)), loop, context)
+    if handle._source_traceback:
+        handle._source_traceback = caller_stack()
+    callback_failed(loop, handle, exception)
+
+
 def fatal_error(loop: LoopState, transport: Any, protocol: Any, exception: BaseException, message: str) -> None:
     """Reports an error that ends a transport, which the caller closes afterwards."""
     if isinstance(exception, OSError):

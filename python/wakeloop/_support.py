@@ -38,6 +38,7 @@ from ._reports import (
     accept_exhausted,
     bare_callback_failed,
     callback_failed,
+    cannot_watch,
     connect_failed,
     connection_failed,
     fail_waiter,

@@ -1,7 +1,7 @@
 //! The end of a transport: `close`, `abort`, fatal errors and `connection_lost`.
 
 use super::phase::Transition;
-use super::reporting::{Caller, notify, report_close, report_exception};
+use super::reporting::{Caller, notify, report_close, report_exception, report_unwatched};
 use super::transport::TransportKind;
 use super::watching;
 use crate::capi::error::{Outcome, raise_io, take_unless_fatal};
@@ -190,5 +190,9 @@ fn watch_again<T: TransportKind>(object: &Ref, core: &Core) -> Result<(), Fatal>
 
 #[cold]
 fn unwatched<T: TransportKind>(this: This<'_, T>, error: &std::io::Error) -> Result<(), Fatal> {
+    if error.raw_os_error() == Some(libc::EPERM) {
+        // A file of a kind that cannot be watched, such as /dev/null. As in asyncio, the transport stays open.
+        return report_unwatched(this, raise_io(error));
+    }
     end_with(this, raise_io(error), UNWATCHED, "protocol_failed")
 }

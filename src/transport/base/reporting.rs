@@ -137,6 +137,16 @@ pub(super) fn report_close<T: TransportKind>(
     core.report_step(&this.object(), "_call_connection_lost", Some(lost_exception), &context, raised)
 }
 
+/// Reports the error that is set: the poller does not take the descriptor. The transport stays open.
+#[cold]
+pub(super) fn report_unwatched<T: TransportKind>(this: This<'_, T>, raised: Raised) -> Result<(), Fatal> {
+    let exception = take_exception_unless_fatal(raised)?;
+    let core = this.base().core();
+    let context = this.base().context.get().unwrap_or_else(Ref::none);
+    let arguments = [core.borrow(), this.object(), context.borrow(), exception.borrow()];
+    core.report(&exception, "cannot_watch", &arguments)
+}
+
 /// In debug mode, writes a line to asyncio's log.
 pub(crate) fn log_in_debug<T: TransportKind>(this: This<'_, T>, function: &str) -> Result<(), Fatal> {
     let core = this.base().core();
