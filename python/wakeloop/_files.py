@@ -8,6 +8,7 @@ import io
 import operator
 import os
 import stat
+import threading
 import warnings
 from collections.abc import Callable, Generator
 from types import TracebackType
@@ -17,7 +18,7 @@ from . import _core
 from ._text import TextFile
 
 if TYPE_CHECKING:
-    from _typeshed import FileDescriptorOrPath, OpenBinaryMode, OpenTextMode
+    from _typeshed import FileDescriptorOrPath, OpenBinaryMode, OpenTextMode, WriteableBuffer
 
 _T = TypeVar("_T")
 _F = TypeVar("_F", bound=_core.File | TextFile)
@@ -217,13 +218,55 @@ def open(
     return Opening(style, lambda: io.FileIO(file, checked.raw, closefd, opener))
 
 
+class _Source:
+    """The file as `loop.sendfile` uses it, which reads it on a thread if it must.
+
+    Such a read goes on when the sending is cancelled. The file's turn ends after it, at the position that the loop has
+    set last.
+    """
+
+    def __init__(self, file: _core.File) -> None:
+        self._file, self._raw, self.mode = file, file._raw, file.mode
+        self._lock = threading.Lock()
+        self._is_read = self._is_over = False
+        self._position: int | None = None
+
+    def fileno(self) -> int:
+        return self._raw.fileno()
+
+    def seek(self, offset: int) -> int:
+        self._position = self._raw.seek(offset)
+        return self._position
+
+    def readinto(self, buffer: WriteableBuffer) -> int | None:
+        with self._lock:
+            if self._is_over:
+                return 0
+            self._is_read = True
+        try:
+            return self._raw.readinto(buffer)
+        finally:
+            with self._lock:
+                self._is_read, is_late = False, self._is_over
+            if is_late:
+                if self._position is not None:
+                    self._raw.seek(self._position)
+                self._file._end_turn()
+
+    def end(self) -> None:
+        with self._lock:
+            self._is_over, is_read = True, self._is_read
+        if not is_read:
+            self._file._end_turn()
+
+
 async def send_from_file(
     file: _core.File, transport: Any, offset: int = 0, count: int | None = None, *, fallback: bool = True
 ) -> int:
     """`File.sendfile`."""
     await file._hold()
+    source: Any = _Source(file)
     try:
-        loop = asyncio.get_running_loop()
-        return await loop.sendfile(transport, file._raw, offset, count, fallback=fallback)
+        return await asyncio.get_running_loop().sendfile(transport, source, offset, count, fallback=fallback)
     finally:
-        file._end_turn()
+        source.end()
