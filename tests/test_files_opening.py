@@ -1,5 +1,6 @@
 """How `wakeloop.open` opens a file: paths, modes, openers, descriptors and wrong arguments, as the built-in open."""
 
+import asyncio
 import builtins
 import os
 import threading
@@ -110,3 +111,42 @@ def test_the_warning_about_line_buffering_names_the_line_that_opens_the_file(tmp
     assert ours[0].filename == theirs[0].filename == __file__
     assert str(ours[0].message) == str(theirs[0].message)
     del opening
+
+
+@pytest.mark.parametrize("opened", ["wakeloop.open", "TemporaryFile", "NamedTemporaryFile"])
+def test_tasks_that_enter_the_same_object_have_a_file_each(run, path, tmp_path, opened):
+    async def main():
+        opening = wakeloop.open(path, "rb") if opened == "wakeloop.open" else getattr(wakeloop.fs, opened)(dir=tmp_path)
+        all_in, first_out, files = asyncio.Barrier(3), asyncio.Event(), []
+
+        async def use(number):
+            async with opening as file:
+                files.append(file)
+                await all_in.wait()
+                if number:
+                    await first_out.wait()
+                    assert not file.closed
+                    await file.seek(0)
+            assert file.closed
+            first_out.set()
+
+        await asyncio.gather(*map(use, range(3)))
+        assert len(set(files)) == 3 and all(file.closed for file in files)
+        async with opening as outer, opening as inner:
+            assert outer is not inner
+        assert outer.closed and inner.closed
+        with pytest.raises(RuntimeError):
+            await opening.__aexit__(None, None, None)
+        assert os.listdir(tmp_path) == ["file"]
+
+    run(main())
+
+
+def test_a_block_that_is_left_in_another_task_closes_the_file(run, path):
+    async def main():
+        opening = wakeloop.open(path, "rb")
+        file = await asyncio.ensure_future(opening.__aenter__())
+        await opening.__aexit__(None, None, None)
+        assert file.closed
+
+    run(main())

@@ -2,6 +2,7 @@
 
 import asyncio
 import builtins
+import inspect
 import os
 import shutil
 import subprocess
@@ -227,6 +228,43 @@ def test_fs_is_imported_when_it_is_first_used():
     code = "import sys, wakeloop; print('wakeloop.fs' in sys.modules); print(wakeloop.fs.stat.__module__)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False", "wakeloop.fs"]
+
+
+def test_modes_and_times_are_copied(run, tmp_path):
+    async def main():
+        one, two = tmp_path / "one", tmp_path / "two"
+        one.touch()
+        two.touch()
+        os.chmod(one, 0o640)
+        os.utime(one, (5, 6))
+        await fs.copymode(one, two)
+        assert two.stat().st_mode == one.stat().st_mode and two.stat().st_mtime > 6
+        await fs.copystat(one, two)
+        assert two.stat().st_mtime == 6
+
+    run(main())
+
+
+def test_a_directory_for_temporary_files_is_made(run, tmp_path):
+    async def main():
+        made = await fs.mkdtemp("end", "begin", tmp_path)
+        assert os.listdir(tmp_path) == [os.path.basename(made)] and await fs.mkdtemp(dir=os.fsencode(tmp_path))
+        assert os.path.basename(made).startswith("begin") and made.endswith("end") and os.stat(made).st_mode & 0o77 == 0
+
+    run(main())
+
+
+def test_no_name_of_fs_is_a_class_or_function_that_blocks():
+    modules = {getattr(value, "__module__", None) for name, value in vars(fs).items() if not name.startswith("_")}
+    assert modules.isdisjoint(["pathlib", "os", "posix", "shutil", "tempfile", "glob", "io", "_io"])
+
+
+BLOCKS = ["open", "walk", "TemporaryFile", "NamedTemporaryFile", "TemporaryDirectory"]
+
+
+@pytest.mark.parametrize("name", sorted({*fs.__all__} - {*BLOCKS}))
+def test_a_function_of_fs_is_a_coroutine_function(name):
+    assert inspect.iscoroutinefunction(getattr(fs, name))
 
 
 def test_every_name_of_fs_has_a_docstring():

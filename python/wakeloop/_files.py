@@ -108,29 +108,39 @@ class Style:
 
 
 class Opening(Generic[_F]):
-    """Opens a file: awaited, or given to 'async with', which closes the file at the end of the block."""
+    """Opens a file: awaited, or given to 'async with', which closes the file at the end of the block.
+
+    Each await and each block opens a file of its own, also if several tasks share this object.
+    """
 
     __module__ = "wakeloop"
-    __slots__ = ("_file", "_open", "_style")
+    __slots__ = ("_entered", "_open", "_style")
 
     def __init__(self, style: Style, open_raw: Callable[[], io.FileIO]) -> None:
         self._style, self._open = style, open_raw
-        self._file: _F | None = None
+        #: The files of the blocks that were entered, and the tasks that did that.
+        self._entered: list[tuple[asyncio.Task[Any] | None, _F]] = []
 
     def __await__(self) -> Generator[Any, None, _F]:
         return self._opened().__await__()
 
     async def __aenter__(self) -> _F:
-        file = self._file = await self._opened()
+        file = await self._opened()
+        self._entered.append((asyncio.current_task(), file))
         return file
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if self._file is None:
+        await self._left().close()
+
+    def _left(self) -> _F:
+        """The file of the innermost block of this task, or of another task: some are left elsewhere."""
+        if not self._entered:
             raise RuntimeError("open() has opened nothing")
-        file, self._file = self._file, None
-        await file.close()
+        task = asyncio.current_task()
+        own = [place for place, (owner, _) in enumerate(self._entered) if owner is task]
+        return self._entered.pop(own[-1] if own else -1)[1]
 
     async def _opened(self) -> _F:
         def make() -> tuple[io.FileIO, Callable[[], _core.File | TextFile]]:
@@ -170,6 +180,56 @@ async def make_or_undo(make: Callable[[], _T], undo: Callable[[_T], object]) -> 
         discard()
         raise
     return made.pop()
+
+
+async def run_whole(
+    function: Callable[[], _T], cancel: Callable[[], object] | None = None, *, always: bool = False
+) -> _T:
+    """Runs a function that changes something, on the blocking pool. A task that is cancelled goes on when the function
+    has ended, so that it does not meet what the task does next. `cancel` makes it end early.
+
+    If no thread has begun the function, it does nothing, unless it is to be run `always`.
+    """
+    loop = asyncio.get_running_loop()
+    lock = threading.Lock()
+    begun = ended = False
+    # The thread completes it, if the task was cancelled.
+    end: asyncio.Future[None] | None = None
+
+    def job() -> _T:
+        nonlocal begun, ended
+        with lock:
+            if begun:
+                raise asyncio.CancelledError
+            begun = True
+        try:
+            return function()
+        finally:
+            with lock:
+                ended = True
+            if end is not None:
+                with contextlib.suppress(RuntimeError):  # The loop is closed.
+                    loop.call_soon_threadsafe(end.set_result, None)
+
+    try:
+        return await _core.spawn_blocking(job)
+    except asyncio.CancelledError:
+        rest: asyncio.Future[Any] | None = None
+        with lock:
+            # If it had not begun, the job does nothing any more.
+            is_mine, begun = not begun, True
+            if not is_mine and not ended:
+                rest = end = loop.create_future()
+        if is_mine and always:
+            rest = asyncio.ensure_future(_core.spawn_blocking(function))
+        if rest is not None and cancel is not None:
+            cancel()
+        while rest is not None and not rest.done():
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.wait([rest])
+        if rest is not None and not rest.cancelled():
+            rest.exception()
+        raise
 
 
 @overload

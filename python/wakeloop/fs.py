@@ -2,28 +2,29 @@
 runtime's blocking pool.
 
 Each function has the parameters, the results and the exceptions of the one that it runs. All are awaitable, from any
-asyncio loop. A call that is cancelled before a thread has begun it does nothing; one that has begun runs to its end.
+asyncio loop. A call that is cancelled before a thread has begun it does nothing; one that has begun runs to its end. If
+it changes something, the task waits for that; copytree and move stop before the next file.
 """
 
 from __future__ import annotations
 
-import asyncio
 import builtins
 import contextlib
 import functools
 import glob as _glob
 import io
 import os
+import pathlib
 import shutil
 import tempfile
+import threading
 import weakref
-from collections.abc import AsyncIterator, Callable, Coroutine, Generator
-from pathlib import Path
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, AnyStr, Generic, ParamSpec, TypeVar, overload
 
 from ._core import File, spawn_blocking
-from ._files import Mode, Opening, Style, make_or_undo, open
+from ._files import Mode, Opening, Style, make_or_undo, open, run_whole
 from ._text import TextFile
 
 if TYPE_CHECKING:
@@ -39,6 +40,8 @@ __all__ = [
     "copy",
     "copy2",
     "copyfile",
+    "copymode",
+    "copystat",
     "copytree",
     "disk_usage",
     "exists",
@@ -54,6 +57,7 @@ __all__ = [
     "lstat",
     "makedirs",
     "mkdir",
+    "mkdtemp",
     "move",
     "open",
     "read_bytes",
@@ -86,93 +90,147 @@ _T = TypeVar("_T")
 _F = TypeVar("_F", bound=File | TextFile)
 
 
-def _pooled(function: Callable[_P, _T], name: str) -> Callable[_P, Coroutine[Any, Any, _T]]:
-    """The function of this name, on the blocking pool."""
+def _asking(function: Callable[_P, _T], name: str) -> Callable[_P, Coroutine[Any, Any, _T]]:
+    """The function of this name, which changes nothing, on the blocking pool."""
 
     @functools.wraps(function)
-    def call(*args: _P.args, **kwargs: _P.kwargs) -> Coroutine[Any, Any, _T]:
-        return spawn_blocking(function, *args, **kwargs)
+    async def call(*args: _P.args, **kwargs: _P.kwargs) -> _T:
+        return await spawn_blocking(function, *args, **kwargs)
 
     call.__module__ = __name__
     call.__doc__ = f"What ``{name}`` does. Awaitable."
     return call
 
 
-stat = _pooled(os.stat, "os.stat")
-lstat = _pooled(os.lstat, "os.lstat")
-statvfs = _pooled(os.statvfs, "os.statvfs")
-access = _pooled(os.access, "os.access")
-rename = _pooled(os.rename, "os.rename")
-renames = _pooled(os.renames, "os.renames")
-replace = _pooled(os.replace, "os.replace")
-remove = _pooled(os.remove, "os.remove")
-unlink = _pooled(os.unlink, "os.unlink")
-mkdir = _pooled(os.mkdir, "os.mkdir")
-makedirs = _pooled(os.makedirs, "os.makedirs")
-rmdir = _pooled(os.rmdir, "os.rmdir")
-removedirs = _pooled(os.removedirs, "os.removedirs")
-link = _pooled(os.link, "os.link")
-symlink = _pooled(os.symlink, "os.symlink")
-chmod = _pooled(os.chmod, "os.chmod")
-chown = _pooled(os.chown, "os.chown")
-utime = _pooled(os.utime, "os.utime")
-truncate = _pooled(os.truncate, "os.truncate")
+def _changing(function: Callable[_P, _T], name: str) -> Callable[_P, Coroutine[Any, Any, _T]]:
+    """The function of this name, which changes something, on the blocking pool."""
 
-exists = _pooled(os.path.exists, "os.path.exists")
-lexists = _pooled(os.path.lexists, "os.path.lexists")
-isfile = _pooled(os.path.isfile, "os.path.isfile")
-isdir = _pooled(os.path.isdir, "os.path.isdir")
-islink = _pooled(os.path.islink, "os.path.islink")
-ismount = _pooled(os.path.ismount, "os.path.ismount")
-samefile = _pooled(os.path.samefile, "os.path.samefile")
-getsize = _pooled(os.path.getsize, "os.path.getsize")
+    @functools.wraps(function)
+    async def call(*args: _P.args, **kwargs: _P.kwargs) -> _T:
+        return await run_whole(functools.partial(function, *args, **kwargs))
 
-copytree = _pooled(shutil.copytree, "shutil.copytree")
-rmtree: Callable[..., Coroutine[Any, Any, None]] = _pooled(shutil.rmtree, "shutil.rmtree")
-move = _pooled(shutil.move, "shutil.move")
-disk_usage = _pooled(shutil.disk_usage, "shutil.disk_usage")
+    call.__module__ = __name__
+    call.__doc__ = f"What ``{name}`` does. Awaitable."
+    return call
+
+
+stat = _asking(os.stat, "os.stat")
+lstat = _asking(os.lstat, "os.lstat")
+statvfs = _asking(os.statvfs, "os.statvfs")
+access = _asking(os.access, "os.access")
+rename = _changing(os.rename, "os.rename")
+renames = _changing(os.renames, "os.renames")
+replace = _changing(os.replace, "os.replace")
+remove = _changing(os.remove, "os.remove")
+unlink = _changing(os.unlink, "os.unlink")
+mkdir = _changing(os.mkdir, "os.mkdir")
+makedirs = _changing(os.makedirs, "os.makedirs")
+rmdir = _changing(os.rmdir, "os.rmdir")
+removedirs = _changing(os.removedirs, "os.removedirs")
+link = _changing(os.link, "os.link")
+symlink = _changing(os.symlink, "os.symlink")
+chmod = _changing(os.chmod, "os.chmod")
+chown = _changing(os.chown, "os.chown")
+utime = _changing(os.utime, "os.utime")
+truncate = _changing(os.truncate, "os.truncate")
+
+exists = _asking(os.path.exists, "os.path.exists")
+lexists = _asking(os.path.lexists, "os.path.lexists")
+isfile = _asking(os.path.isfile, "os.path.isfile")
+isdir = _asking(os.path.isdir, "os.path.isdir")
+islink = _asking(os.path.islink, "os.path.islink")
+ismount = _asking(os.path.ismount, "os.path.ismount")
+samefile = _asking(os.path.samefile, "os.path.samefile")
+getsize = _asking(os.path.getsize, "os.path.getsize")
+
+rmtree: Callable[..., Coroutine[Any, Any, None]] = _changing(shutil.rmtree, "shutil.rmtree")
+copymode = _changing(shutil.copymode, "shutil.copymode")
+copystat = _changing(shutil.copystat, "shutil.copystat")
+disk_usage = _asking(shutil.disk_usage, "shutil.disk_usage")
 
 
 @overload
-def listdir(path: StrPath | None = None) -> Coroutine[Any, Any, list[str]]: ...
+async def listdir(path: StrPath | None = None) -> list[str]: ...
 @overload
-def listdir(path: bytes) -> Coroutine[Any, Any, list[bytes]]: ...
+async def listdir(path: bytes) -> list[bytes]: ...
 @overload
-def listdir(path: int) -> Coroutine[Any, Any, list[str]]: ...
-def listdir(path: Any = None) -> Coroutine[Any, Any, Any]:
+async def listdir(path: int) -> list[str]: ...
+async def listdir(path: Any = None) -> Any:
     """What ``os.listdir`` does. Awaitable."""
-    return spawn_blocking(os.listdir, path)
+    return await spawn_blocking(os.listdir, path)
 
 
-def readlink(path: AnyStr | os.PathLike[AnyStr], *, dir_fd: int | None = None) -> Coroutine[Any, Any, AnyStr]:
+async def readlink(path: AnyStr | os.PathLike[AnyStr], *, dir_fd: int | None = None) -> AnyStr:
     """What ``os.readlink`` does. Awaitable."""
-    return spawn_blocking(os.readlink, path, dir_fd=dir_fd)
+    return await spawn_blocking(os.readlink, path, dir_fd=dir_fd)
 
 
-def realpath(
-    filename: AnyStr | os.PathLike[AnyStr], *, strict: bool = False
-) -> Coroutine[Any, Any, AnyStr]:
+async def realpath(filename: AnyStr | os.PathLike[AnyStr], *, strict: bool = False) -> AnyStr:
     """What ``os.path.realpath`` does. Awaitable."""
     function: Callable[..., AnyStr] = os.path.realpath
-    return spawn_blocking(function, filename, strict=strict)
+    return await spawn_blocking(function, filename, strict=strict)
 
 
-def copyfile(src: StrPath, dst: StrPath, *, follow_symlinks: bool = True) -> Coroutine[Any, Any, StrPath]:
+async def copyfile(src: StrPath, dst: StrPath, *, follow_symlinks: bool = True) -> StrPath:
     """What ``shutil.copyfile`` does. Awaitable."""
-    return spawn_blocking(shutil.copyfile, src, dst, follow_symlinks=follow_symlinks)
+    return await run_whole(lambda: shutil.copyfile(src, dst, follow_symlinks=follow_symlinks))
 
 
-def copy(src: StrPath, dst: StrPath, *, follow_symlinks: bool = True) -> Coroutine[Any, Any, StrPath]:
+async def copy(src: StrPath, dst: StrPath, *, follow_symlinks: bool = True) -> StrPath:
     """What ``shutil.copy`` does. Awaitable."""
-    return spawn_blocking(shutil.copy, src, dst, follow_symlinks=follow_symlinks)
+    return await run_whole(lambda: shutil.copy(src, dst, follow_symlinks=follow_symlinks))
 
 
-def copy2(src: StrPath, dst: StrPath, *, follow_symlinks: bool = True) -> Coroutine[Any, Any, StrPath]:
+async def copy2(src: StrPath, dst: StrPath, *, follow_symlinks: bool = True) -> StrPath:
     """What ``shutil.copy2`` does. Awaitable."""
-    return spawn_blocking(shutil.copy2, src, dst, follow_symlinks=follow_symlinks)
+    return await run_whole(lambda: shutil.copy2(src, dst, follow_symlinks=follow_symlinks))
 
 
-def scandir(path: StrPath = ".") -> Coroutine[Any, Any, list[os.DirEntry[str]]]:
+class _Stopped(Exception):
+    """Ends the copying of a tree. ``shutil`` collects an OSError, but lets this pass."""
+
+
+async def _copying(
+    copy_function: Callable[[str, str], object], run: Callable[[Callable[[str, str], object]], _T]
+) -> _T:
+    """Runs what copies files by `copy_function`. A task that is cancelled stops it before the next file."""
+    stop = threading.Event()
+
+    def copy_next(src: str, dst: str) -> object:
+        if stop.is_set():
+            raise _Stopped
+        return copy_function(src, dst)
+
+    return await run_whole(lambda: run(copy_next), stop.set)
+
+
+async def copytree(
+    src: StrPath,
+    dst: StrPath,
+    symlinks: bool = False,
+    ignore: Callable[[str, list[str]], Iterable[str]] | None = None,
+    copy_function: Callable[[str, str], object] = shutil.copy2,
+    ignore_dangling_symlinks: bool = False,
+    dirs_exist_ok: bool = False,
+) -> StrPath:
+    """What ``shutil.copytree`` does. Awaitable."""
+    ignored: Any = ignore
+    return await _copying(
+        copy_function,
+        lambda copy_next: shutil.copytree(
+            src, dst, symlinks, ignored, copy_next, ignore_dangling_symlinks, dirs_exist_ok
+        ),
+    )
+
+
+async def move(
+    src: StrPath, dst: StrPath, copy_function: Callable[[str, str], object] = shutil.copy2
+) -> StrPath:
+    """What ``shutil.move`` does. Awaitable."""
+    return await _copying(copy_function, lambda copy_next: shutil.move(src, dst, copy_next))
+
+
+async def scandir(path: StrPath = ".") -> list[os.DirEntry[str]]:
     """The entries of a directory, as a list of ``os.DirEntry``. Awaitable.
 
     On most file systems is_file, is_dir and is_symlink of an entry need no system call, except for is_file and is_dir
@@ -183,7 +241,7 @@ def scandir(path: StrPath = ".") -> Coroutine[Any, Any, list[os.DirEntry[str]]]:
         with os.scandir(path) as found:
             return list(found)
 
-    return spawn_blocking(entries)
+    return await spawn_blocking(entries)
 
 
 async def walk(
@@ -198,16 +256,16 @@ async def walk(
         yield step
 
 
-def glob(
+async def glob(
     pathname: AnyStr,
     *,
     root_dir: AnyStr | os.PathLike[AnyStr] | None = None,
     dir_fd: int | None = None,
     recursive: bool = False,
     include_hidden: bool = False,
-) -> Coroutine[Any, Any, list[AnyStr]]:
+) -> list[AnyStr]:
     """What ``glob.glob`` does. Awaitable."""
-    return spawn_blocking(
+    return await spawn_blocking(
         _glob.glob,
         pathname,
         root_dir=root_dir,
@@ -217,52 +275,52 @@ def glob(
     )
 
 
-def touch(path: StrPath, mode: int = 0o666, exist_ok: bool = True) -> Coroutine[Any, Any, None]:
+async def touch(path: StrPath, mode: int = 0o666, exist_ok: bool = True) -> None:
     """What ``pathlib.Path.touch`` does. Awaitable."""
-    return spawn_blocking(Path(path).touch, mode, exist_ok)
+    await run_whole(lambda: pathlib.Path(path).touch(mode, exist_ok))
 
 
-def read_bytes(path: StrPath) -> Coroutine[Any, Any, bytes]:
+async def read_bytes(path: StrPath) -> bytes:
     """The content of a file. Awaitable."""
-    return spawn_blocking(Path(path).read_bytes)
+    return await spawn_blocking(pathlib.Path(path).read_bytes)
 
 
-def read_text(
+async def read_text(
     path: StrPath, encoding: str | None = None, errors: str | None = None, newline: str | None = None
-) -> Coroutine[Any, Any, str]:
+) -> str:
     """The content of a file, as text. Awaitable."""
     encoding = io.text_encoding(encoding)
 
     def read() -> str:
-        with builtins.open(Path(path), encoding=encoding, errors=errors, newline=newline) as file:
+        with builtins.open(pathlib.Path(path), encoding=encoding, errors=errors, newline=newline) as file:
             return file.read()
 
-    return spawn_blocking(read)
+    return await spawn_blocking(read)
 
 
-def write_bytes(path: StrPath, data: ReadableBuffer) -> Coroutine[Any, Any, int]:
+async def write_bytes(path: StrPath, data: ReadableBuffer) -> int:
     """Replace the content of a file, or create it. Awaitable; gives the number of bytes."""
-    return spawn_blocking(Path(path).write_bytes, data)
+    return await run_whole(lambda: pathlib.Path(path).write_bytes(data))
 
 
-def write_text(
+async def write_text(
     path: StrPath,
     data: str,
     encoding: str | None = None,
     errors: str | None = None,
     newline: str | None = None,
-) -> Coroutine[Any, Any, int]:
+) -> int:
     """Replace the content of a file by text, or create it. Awaitable; gives the number of characters."""
     encoding = io.text_encoding(encoding)
-    return spawn_blocking(Path(path).write_text, data, encoding, errors, newline)
+    return await run_whole(lambda: pathlib.Path(path).write_text(data, encoding, errors, newline))
 
 
 # -- temporary files ------------------------------------------------------------------------------------------------
 
 
-async def _removed_by(remove: Callable[[], object]) -> None:
-    """Removes something on the blocking pool, even if the task is cancelled before a thread has begun it."""
-    await asyncio.shield(spawn_blocking(remove))
+async def mkdtemp(suffix: Any = None, prefix: Any = None, dir: Any = None) -> Any:
+    """What ``tempfile.mkdtemp`` does. Awaitable. If it is cancelled, there is no directory."""
+    return await make_or_undo(lambda: tempfile.mkdtemp(suffix, prefix, dir), os.rmdir)
 
 
 @overload
@@ -321,26 +379,27 @@ class _Named(Opening[_F], Generic[_F]):
     Only the file itself closes its descriptor: an operation may be under way when a cancelled block ends.
     """
 
-    __slots__ = ("_remove",)
+    __slots__ = ("_removals",)
 
     def __init__(self, style: Style, make: Callable[[], tuple[int, str]], delete: bool) -> None:
-        self._remove: Callable[[], object] | None = None
+        #: What removes the file of each name. It is called once: here, or when nobody refers to the file any more, or
+        #: when the interpreter exits.
+        self._removals: dict[str, Callable[[], object]] = {}
 
         def open_raw() -> io.FileIO:
             descriptor, path = make()
             raw = io.FileIO(descriptor, style.mode.raw)
             raw.name = path
             if delete:
-                # It is called once: here, or when nobody refers to the file any more, or when the interpreter exits.
-                self._remove = weakref.finalize(raw, os.unlink, path)
+                self._removals[path] = weakref.finalize(raw, os.unlink, path)
             return raw
 
         super().__init__(style, open_raw)
 
     def _discard(self, raw: io.FileIO) -> None:
         super()._discard(raw)
-        if self._remove is not None:
-            self._remove()
+        if (remove := self._removals.pop(raw.name, None)) is not None:
+            remove()
 
     def __await__(self) -> Generator[Any, None, _F]:
         raise TypeError("a temporary file with a name is made by 'async with', which removes it")
@@ -348,12 +407,12 @@ class _Named(Opening[_F], Generic[_F]):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        file = self._left()
         try:
-            await super().__aexit__(kind, error, traceback)
+            await file.close()
         finally:
-            remove, self._remove = self._remove, None
-            if remove is not None:
-                await _removed_by(remove)
+            if (remove := self._removals.pop(file.name, None)) is not None:
+                await run_whole(remove, always=True)
 
 
 @overload
@@ -412,6 +471,7 @@ async def TemporaryDirectory(
     ignore_cleanup_errors: bool = False,
 ) -> AsyncIterator[str]:
     """A directory that is removed, with its content, at the end of the 'async with', which gives its path."""
+
     def make() -> tempfile.TemporaryDirectory[str]:
         return tempfile.TemporaryDirectory(suffix, prefix, dir, ignore_cleanup_errors)
 
@@ -419,4 +479,4 @@ async def TemporaryDirectory(
     try:
         yield made.name
     finally:
-        await _removed_by(made.cleanup)
+        await run_whole(made.cleanup, always=True)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+import time
 import traceback
 from collections.abc import Iterable
 from typing import Any
 
 from .. import waits
+from ..metrics import runtime_metrics
 from ._outside import is_programs
 from ._state import TestingLoop
 from ._steps import function_name
@@ -105,11 +107,28 @@ class Before:
         self._threads = set(threading.enumerate())
 
     def left(self) -> list[str]:
-        """Say which are new and still there."""
+        """Say which are new and still there, when the blocking pool has ended what it does: it may close a file."""
+        end = time.monotonic() + _PATIENCE
+        while (found := self._new()) and _pool_is_busy() and time.monotonic() < end:
+            time.sleep(0.001)
+        return found
+
+    def _new(self) -> list[str]:
         now = _descriptors()
         found = [f"descriptor {fd}: {now[fd]}" for fd in sorted(now) if self._descriptors.get(fd) != now[fd]]
         threads = sorted(set(threading.enumerate()) - self._threads, key=lambda thread: thread.name)
         return found + [f"thread {thread.name!r}" for thread in threads if thread.is_alive() and is_programs(thread)]
+
+
+#: So many seconds a job of the pool may take, which would end soon: it may also wait for a FIFO for ever.
+_PATIENCE = 1.0
+
+
+def _pool_is_busy() -> bool:
+    metrics = runtime_metrics()
+    if metrics is None:
+        return False
+    return metrics.blocking_queue_depth > 0 or metrics.blocking_idle_threads < metrics.blocking_threads
 
 
 _RUNTIMES = tuple(f"anon_inode:[{kind}" for kind in ("eventpoll", "eventfd", "timerfd", "io_uring"))
