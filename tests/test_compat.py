@@ -154,7 +154,7 @@ def test_a_guard_of_wrong_arguments_is_refused():
     with pytest.raises(TypeError):
         _core.unpatched("no tuple")
     with pytest.raises(TypeError):
-        type(_compat.turns)()
+        type(_compat.makes_streams)()
 
 
 # -- native code is used ----------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from typing import Any
 
 from . import _core, _sockets
-from ._inherited import SelectorEventLoop, base_events, selector_events, unix_events
+from ._inherited import SelectorEventLoop, base_events, events, selector_events, unix_events
 
 
 def names_within(function: Any, module: Any) -> set[str]:
@@ -53,13 +53,18 @@ def _transport(module: Any, name: str, *bases: type) -> tuple[tuple[Any, ...], .
     A patch of one of them may call the original, which reads private attributes that only asyncio's transports have.
     """
     kind = getattr(module, name)
-    methods = [
-        method
-        for owner in (kind, *bases)
-        for method, value in vars(owner).items()
-        if isinstance(value, (types.FunctionType, property))
-    ]
-    return (module, name), (kind, *dict.fromkeys(methods))
+    return (module, name), (kind, *dict.fromkeys(method for owner in (kind, *bases) for method in _functions(owner)))
+
+
+def _functions(kind: type) -> list[str]:
+    """The names of the methods and properties that a class defines."""
+    return [name for name, value in vars(kind).items() if isinstance(value, (types.FunctionType, property))]
+
+
+def _methods(_: tuple[Any, ...], methods: tuple[Any, ...]) -> list[Any]:
+    """The functions of a transport class, of which `_transport` has returned the names."""
+    kind, *names = methods
+    return [found for name in names if isinstance(found := getattr(kind, name), types.FunctionType)]
 
 
 _base = selector_events._SelectorTransport
@@ -71,17 +76,39 @@ _datagrams = (
     *_transport(selector_events, "_SelectorDatagramTransport", _base),
     (_sockets.Socket, *_sockets.DATAGRAM_CALLS),
 )
+_read_pipes = _transport(unix_events, "_UnixReadPipeTransport")
+_write_pipes = _transport(unix_events, "_UnixWritePipeTransport")
 
 #: May our loop make its own transports? One question for each kind.
 makes_streams = _core.unpatched((SelectorEventLoop, "_make_socket_transport"), *_streams)
 makes_tls = _core.unpatched((SelectorEventLoop, "_make_ssl_transport"), *_streams)
 makes_datagrams = _core.unpatched((SelectorEventLoop, "_make_datagram_transport"), *_datagrams)
-makes_read_pipes = _core.unpatched(
-    (SelectorEventLoop, "_make_read_pipe_transport"), *_transport(unix_events, "_UnixReadPipeTransport")
+makes_read_pipes = _core.unpatched((SelectorEventLoop, "_make_read_pipe_transport"), *_read_pipes)
+makes_write_pipes = _core.unpatched((SelectorEventLoop, "_make_write_pipe_transport"), *_write_pipes)
+
+#: The methods of the transports that the loop's methods make.
+TRANSPORTS = {
+    "_make_socket_transport": _methods(*_streams[:2]),
+    "_make_datagram_transport": _methods(*_datagrams[:2]),
+    "_make_read_pipe_transport": _methods(*_read_pipes),
+    "_make_write_pipe_transport": _methods(*_write_pipes),
+}
+
+#: May our loop make its own handles? `Handle._run` may be patched: native handles call it then.
+makes_handles = _core.unpatched(
+    *(
+        part
+        for name in ("Handle", "TimerHandle", "_ThreadSafeHandle")
+        if hasattr(events, name)
+        for part in (
+            (events, name),
+            (getattr(events, name), *(each for each in _functions(getattr(events, name)) if each != "_run")),
+        )
+    )
 )
-makes_write_pipes = _core.unpatched(
-    (SelectorEventLoop, "_make_write_pipe_transport"), *_transport(unix_events, "_UnixWritePipeTransport")
-)
+
+#: May our transports call their protocols without a handle?
+runs_without_handles = _core.unpatched((events.Handle, "_run"))
 
 #: May our loop make and accept sockets without the socket module?
 makes_sockets = _core.unpatched(
@@ -106,9 +133,6 @@ runs_in_executor = _core.unpatched((SelectorEventLoop, "run_in_executor"))
 
 #: Until 3.11, asyncio waits for each child in a thread by default.
 WATCHES_CHILDREN_IN_THREADS = sys.version_info < (3, 12)
-
-#: May our loop run without asyncio's `_run_once`?
-turns = _core.unpatched((SelectorEventLoop, "_run_once"))
 
 #: May our loop call sendfile(2) without the os module? False where the system has none.
 sends_files: Callable[[], bool] = (

@@ -8,7 +8,6 @@ from __future__ import annotations
 import collections
 import socket
 import threading
-import time
 import types
 from typing import Any
 
@@ -41,11 +40,6 @@ later = base_events.BaseEventLoop.call_later
 def new_gate() -> threading.Event:
     """Makes the event for which a thread waits that cancels a handle while its callback runs in the loop's thread."""
     return threading.Event()
-
-
-def clock() -> float:
-    """The time, from the clock that asyncio's loop uses."""
-    return time.monotonic()
 
 
 def default_loop() -> Any:

@@ -1,7 +1,8 @@
 """The selector of our loop, as inherited code and other programs see it.
 
 Inherited code asks it which events a descriptor waits for, and tools that drive the loop themselves (nest_asyncio,
-looptime) call ``select``. There is no second poller behind it: it answers from the native core's own table.
+looptime) call ``select``. Where a program has patched `_add_reader` or its relatives, asyncio's versions register
+descriptors here. There is no second poller behind it: it answers from the native core's own table, and changes that.
 """
 
 from __future__ import annotations
@@ -10,8 +11,10 @@ import selectors
 from collections.abc import Mapping
 from typing import Any, Iterator
 
+from . import _core
 from ._state import LoopState
 
+_READ, _WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE
 
 #: An event that has been handled.
 _DONE = (selectors.SelectorKey(-1, -1, 0, (None, None)), 0)
@@ -26,10 +29,41 @@ class SelectorFacade(selectors.BaseSelector):
         self._given = given
 
     def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
-        raise NotImplementedError("use loop.add_reader() and loop.add_writer()")
+        """Watches a descriptor. The data are what asyncio has there: a handle for each direction, or None."""
+        if not isinstance(data, tuple) or len(data) != 2:
+            raise NotImplementedError("use loop.add_reader() and loop.add_writer()")
+        if not events or events & ~(_READ | _WRITE):
+            raise ValueError(f"Invalid events: {events!r}")
+        if fileobj in self.get_map():
+            raise KeyError(f"{fileobj!r} (FD {_number(fileobj)}) is already registered")
+        return self._watch(fileobj, events, data)
 
     def unregister(self, fileobj: Any) -> selectors.SelectorKey:
-        raise NotImplementedError("use loop.remove_reader() and loop.remove_writer()")
+        key = self.get_key(fileobj)
+        self._watch(fileobj, 0, (None, None))
+        return key
+
+    def modify(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
+        self.get_key(fileobj)
+        return self._watch(fileobj, events, data)
+
+    def _watch(self, fileobj: Any, events: int, data: Any) -> selectors.SelectorKey:
+        core, loop = _core.EventLoop, self._loop
+        if loop is not None:
+            fd = _number(fileobj)
+            _, *before = loop._watch_of(fd)
+            for direction, add, remove, old, new in zip(
+                (_READ, _WRITE),
+                (core._add_reader, core._add_writer),
+                (core._remove_reader, core._remove_writer),
+                map(_shown, before),
+                data,
+            ):
+                if not events & direction or new is None:
+                    remove(loop, fd)
+                elif new is not old:
+                    add(loop, fd, _run, new)
+        return selectors.SelectorKey(fileobj, _number(fileobj), events, data)
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         """Polls once, and moves all that is due to the loop's own queue.
@@ -49,11 +83,11 @@ class SelectorFacade(selectors.BaseSelector):
         return descriptor
 
     def get_key(self, fileobj: Any) -> selectors.SelectorKey:
-        fd = fileobj if isinstance(fileobj, int) else fileobj.fileno()
-        events, reader, writer = self._loop._watch_of(fd) if self._loop is not None else (0, None, None)
+        fd = _number(fileobj)
+        events, *handles = self._loop._watch_of(fd) if self._loop is not None else (0, None, None)
         if not events:
             raise KeyError(f"{fileobj!r} is not registered")
-        return selectors.SelectorKey(fileobj, fd, events, (reader, writer))
+        return selectors.SelectorKey(fileobj, fd, events, tuple(map(_shown, handles)))
 
     def get_map(self) -> Mapping[Any, selectors.SelectorKey]:
         return _Registered(self)
@@ -62,6 +96,21 @@ class SelectorFacade(selectors.BaseSelector):
         self._loop = None
         if self._given is not None:
             self._given.close()
+
+
+def _number(fileobj: Any) -> int:
+    return fileobj if isinstance(fileobj, int) else int(fileobj.fileno())
+
+
+def _run(handle: Any) -> None:
+    """Runs a handle that was registered here: the callback of a native one."""
+    if not handle._cancelled:
+        handle._run()
+
+
+def _shown(handle: Any) -> Any:
+    """The handle that was registered, or the native one."""
+    return handle._args[0] if handle is not None and handle._callback is _run else handle
 
 
 class _Registered(Mapping[Any, selectors.SelectorKey]):

@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, MutableSequence
 from typing import Any, SupportsIndex
 
+from . import _core
 from ._inherited import base_events
 from ._selector import SelectorFacade
 from ._state import LoopState
@@ -97,20 +98,55 @@ class ReadyView(MutableSequence[Any]):
 
 
 class ScheduledView(list[Any]):
-    """``loop._scheduled``: the timers of the native heap at the last access, and those that a tool has put there.
+    """``loop._scheduled``: the timers of the native heap at the last access, and those that Python code has put there.
 
-    It is a list, because ``heapq`` accepts nothing else. A tool that adds timers of its own must take them out itself:
-    the native iteration ignores them.
+    It is a list, because ``heapq`` accepts nothing else. The handles of asyncio that are pushed here get a native timer
+    each, which runs them (`adopt`), unless somebody takes them out first.
     """
+
+    def __init__(self) -> None:
+        super().__init__()
+        #: The native timer of each handle that has one, by the handle's id.
+        self._adopted: dict[int, Any] = {}
 
     def refresh(self, loop: LoopState) -> None:
         """Updates the list to the current timers."""
-        native = loop._timer_handles()
-        # A native handle passes isinstance() as an asyncio.Handle, but its type is another.
-        foreign = [handle for handle in self if issubclass(type(handle), asyncio.Handle)]
-        self[:] = native + foreign
-        if foreign:
+        timers = [self._shown(handle) for handle in loop._timer_handles()]
+        pushed = [handle for handle in self if _is_foreign(handle) and id(handle) not in self._adopted]
+        self[:] = timers + pushed
+        if pushed:
             heapq.heapify(self)
+
+    def _shown(self, timer: Any) -> Any:
+        """The handle that a native timer runs, or the timer itself."""
+        return timer._args[0] if timer._callback == self._fire else timer
+
+    def adopt(self, loop: LoopState) -> None:
+        """Makes native timers for the handles that have been pushed, and drops those of most that were cancelled."""
+        pushed = [handle for handle in self if _is_foreign(handle) and id(handle) not in self._adopted]
+        self[:] = [handle for handle in self if not _is_foreign(handle)]
+        for handle in pushed:
+            if not handle._cancelled:
+                handle._scheduled = True
+                self._adopted[id(handle)] = _core.EventLoop.call_at(loop, handle._when, self._fire, handle)
+        if loop._timer_cancelled_count > max(_MOST_CANCELLED, len(self._adopted) / 2):
+            loop._timer_cancelled_count = 0
+            for timer in list(self._adopted.values()):
+                if timer._args[0]._cancelled:
+                    self.forget(timer._args[0])
+
+    def _fire(self, handle: Any) -> None:
+        self._adopted.pop(id(handle), None)
+        # Whoever takes a handle out of the list, sets this to False.
+        if handle._scheduled and not handle._cancelled:
+            handle._scheduled = False
+            handle._run()
+
+    def forget(self, handle: Any) -> None:
+        """Drops the native timer of a handle."""
+        timer = self._adopted.pop(id(handle), None)
+        if timer is not None:
+            timer.cancel()
 
     def remove(self, handle: Any) -> None:
         super().remove(handle)
@@ -125,6 +161,16 @@ class ScheduledView(list[Any]):
         for handle in self:
             handle._scheduled = False
         super().clear()
+
+
+#: asyncio looks for cancelled timers only if there are more of them than this.
+_MOST_CANCELLED: int = base_events._MIN_SCHEDULED_TIMER_HANDLES
+
+
+def _is_foreign(handle: object) -> bool:
+    # A native handle passes isinstance() as an asyncio.Handle, but its type is another.
+    return issubclass(type(handle), asyncio.Handle)
+
 
 
 #: The native poll can replace a selector of one of these types.

@@ -21,7 +21,6 @@ from ._fallbacks import (
     buffer_limits,
     by_keyword,
     check_socket,
-    clock,
     default_loop,
     inherited_sock_call,
     later,
@@ -30,6 +29,7 @@ from ._fallbacks import (
     skips_piece,
 )
 from ._files import send_from_file
+from ._inheritance import inherit
 from ._queues import QueueShutDown
 from ._record import slow_turn_recorded
 from ._reports import (

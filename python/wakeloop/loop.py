@@ -16,6 +16,7 @@ import os
 import selectors
 import socket
 import sys
+import threading
 import warnings
 import weakref
 from typing import TYPE_CHECKING, Any, Callable, Coroutine, Self, TypeVar, TypeVarTuple, Unpack
@@ -27,6 +28,7 @@ from . import (
     _connections,
     _core,
     _executor,
+    _inheritance,
     _pipes,
     _publish,
     _registry,
@@ -88,6 +90,12 @@ _NAMES = (
 )
 
 
+#: asyncio's code that pushes a timer to `_scheduled`, and does not look at the others.
+_PUSHES = getattr(base_events.BaseEventLoop.call_at, "__code__", None)
+
+_making_pair = threading.RLock()
+
+
 class EventLoop(LoopState):
     """An asyncio event loop whose hot paths are native.
 
@@ -99,6 +107,7 @@ class EventLoop(LoopState):
 
     def __init__(self, selector: selectors.BaseSelector | None = None) -> None:
         """Makes a loop. It polls through the selector only if that one has a ``select`` of its own."""
+        self._look_for_patches()
         own = selector is None or _stepping.is_plain(selector)
         super().__init__(SelectorFacade(self, selector) if own else selector)
         # asyncio's constructor has logged the class of the selector.
@@ -137,6 +146,9 @@ class EventLoop(LoopState):
 
         def run_forever(self) -> None:
             """Run until stop() is called."""
+            if self._look_for_patches():
+                EventLoop.run_forever(self)
+                return
             self._run_forever_setup()
             try:
                 self._run_turns()
@@ -147,12 +159,13 @@ class EventLoop(LoopState):
 
         def run_forever(self) -> None:
             """Run until stop() is called."""
+            if self._look_for_patches():
+                EventLoop.run_forever(self)
+                return
             self._check_closed()
             self._check_running()
             self._set_coroutine_origin_tracking(self._debug)
             hooks = sys.get_asyncgen_hooks()
-            import threading
-
             try:
                 self._thread_id = threading.get_ident()
                 sys.set_asyncgen_hooks(
@@ -170,7 +183,6 @@ class EventLoop(LoopState):
     def _run_turns(self) -> None:
         if _watchdog.unasked:
             _watchdog.start_if_asked()
-        self._note_clock()
         if not _stepping.has_own_turn(self, _turns):
             self._run()
             return
@@ -213,22 +225,35 @@ class EventLoop(LoopState):
         self._wake_reader = self._wake_writer = None
 
     def _wake_pair(self) -> None:
-        if self._wake_reader is None and not self.is_closed():
-            self._wake_reader, self._wake_writer = socket.socketpair()
-            self._wake_reader.setblocking(False)
-            self._wake_writer.setblocking(False)
-            self._add_reader(self._wake_reader.fileno(), self._read_from_self)
-            self._watches_itself(self._wake_reader.fileno())
+        if self._wake_reader is not None or self._wake_writer is not None or self.is_closed():
+            return
+        # Other threads come here through a patched `_write_to_self`.
+        with _making_pair:
+            if self._wake_reader is None:
+                reader, self._wake_writer = socket.socketpair()
+                reader.setblocking(False)
+                self._wake_writer.setblocking(False)
+                self._add_reader(reader.fileno(), self._read_from_self)
+                self._watches_itself(reader.fileno())
+                self._wake_reader = reader
 
     @property
     def _ssock(self) -> socket.socket | None:
         self._wake_pair()
         return self._wake_reader
 
+    @_ssock.setter
+    def _ssock(self, value: socket.socket | None) -> None:
+        self._wake_reader = value
+
     @property
     def _csock(self) -> Any:
         self._wake_pair()
         return self._wake_writer
+
+    @_csock.setter
+    def _csock(self, value: Any) -> None:
+        self._wake_writer = value
 
     def _signal_wakeup(self) -> Loan:
         if self._wakeup is None:
@@ -553,10 +578,7 @@ class EventLoop(LoopState):
 
     def _run_once(self) -> None:
         """Runs one iteration from Python, for tools that replace run_forever."""
-        if _compat.turns():
-            _stepping.run_once(self)
-        else:
-            super()._run_once()
+        _stepping.run_once(self)
 
     @property
     def _ready(self) -> _stepping.ReadyView:
@@ -569,17 +591,30 @@ class EventLoop(LoopState):
 
     @property
     def _scheduled(self) -> _stepping.ScheduledView:
-        """A view of the timers, as the list that programs expect here."""
+        """A view of the timers, as the list that programs expect here. They may put timers there."""
         if self._timer_list is None:
             self._timer_list = _stepping.ScheduledView()
         timers: _stepping.ScheduledView = self._timer_list
-        timers.refresh(self)
+        if sys._getframe(1).f_code is not _PUSHES:
+            timers.refresh(self)
+        self._adopt_timers_soon()
         return timers
 
     @_scheduled.setter
     def _scheduled(self, value: Any) -> None:
         # asyncio's constructor sets an empty list, and asyncio's _run_once sets a list without the cancelled timers.
-        self._timer_list = _stepping.ScheduledView(value) if value else None
+        if value or self._timer_list is not None:
+            self._scheduled[:] = value
+
+    def _adopt_timers(self) -> None:
+        """Called before the next poll, after somebody has asked for `_scheduled`."""
+        if self._timer_list is not None:
+            self._timer_list.adopt(self)
+
+    def _timer_handle_cancelled(self, handle: Any) -> None:
+        # Called by handles that are not native. A native one leaves the heap itself.
+        if self._timer_list is not None:
+            self._timer_list.forget(handle)
 
 
 # Adds the methods again, to this class itself: CPython's specialised CALL calls the C function of a method directly if
@@ -600,7 +635,9 @@ _connects = _core.unpatched(
 )
 _accepts = _core.unpatched((EventLoop, "_accept_connection", "_accept_connection2", "_make_socket_transport"))
 _runs_in_executor = _core.unpatched((EventLoop, "run_in_executor"))
-_turns = _core.unpatched((EventLoop, "_run_once"))
+_turns = _core.unpatched((EventLoop, "_run_once", "_process_events"))
+
+_inheritance.cover(EventLoop)
 
 
 def new_event_loop() -> EventLoop:

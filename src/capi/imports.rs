@@ -54,10 +54,10 @@ macro_rules! table {
 
 table! {
     names {
-        __aexit__, __self__, _active_count, _asyncio_future_blocking, _attach, _cancelled, _clients, _current_handle, _detach,
+        __aexit__, __self__, _active_count, _adopt_timers, _asyncio_future_blocking, _attach, _cancelled, _clients, _current_handle, _detach,
         _ensure_fd_no_transport, _run, _sockets, add_done_callback, buffer_updated,
         call_at, call_soon_threadsafe, cancel, cancelled, close, connection_lost, connection_made, context,
-        create_future, data_received, datagram_received, detach, done, eager_start, eof_received, error_received, family, fileno,
+        create_future, create_task, data_received, datagram_received, detach, done, eager_start, eof_received, error_received, family, fileno,
         get_buffer, get_protocol, is_closing, name, pause_reading, pause_writing, pending, remove_done_callback,
         result, resume_reading, resume_writing, send, sendto, set, set_result, throw, time, wait,
     }
@@ -75,6 +75,7 @@ table! {
         fileobj_to_fd = "selectors"."_fileobj_to_fd",
         io_base = "io"."IOBase",
         unsupported_operation = "io"."UnsupportedOperation",
+        selector_event_loop = "asyncio"."SelectorEventLoop",
         server_class = "asyncio.base_events"."Server",
         gaierror = "socket"."gaierror",
         transport_socket = "asyncio.trsock"."TransportSocket",

@@ -206,7 +206,7 @@ mod watching {
 
     /// The version numbers of the dicts of the watched names, and zero in free places, so that a sum has nothing to
     /// check: each turn asks. Relaxed everywhere: they are stored and read with the GIL held.
-    static VERSIONS: [AtomicPtr<u64>; 3] = [const { AtomicPtr::new((&raw const NO_DICT).cast_mut()) }; 3];
+    static VERSIONS: [AtomicPtr<u64>; 4] = [const { AtomicPtr::new((&raw const NO_DICT).cast_mut()) }; 4];
 
     /// A number that grows with each change of a watched module: the sum of the version numbers.
     #[inline(always)]

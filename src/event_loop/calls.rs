@@ -5,6 +5,10 @@
 //! other caller has that object. [`init_c_caller`] finds the tuple at import: it creates a C task on a stub loop, whose
 //! `call_soon` records the tuple. A call with this tuple is queued without a Handle. If the tuple was not found, every
 //! call makes a Handle.
+//!
+//! **Patches.** While asyncio's version of a method is patched, the patch is in the place of the native method
+//! (`_inheritance.py`), so nothing is asked here. Only between two runs, a native method may be the first to notice.
+//! Then it calls the patch.
 
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -82,8 +86,8 @@ fn c_call<'a>(
 ) -> Option<(Borrowed<'a>, Option<Borrowed<'a>>, Borrowed<'a>)> {
     // Relaxed: written once, at import. The tuple belongs to the module `_asyncio`, and is the same one in every thread.
     if arguments.names()?.as_ptr() != C_KEYWORDS.load(Ordering::Relaxed)
-        || core.instrumentation.is_active()
         || core.is_closed()
+        || core.instrumentation.is_attentive() && !is_unaffected(core)
     {
         return None;
     }
@@ -94,6 +98,21 @@ fn c_call<'a>(
     };
     // With `add_done_callback(callback, context=None)` the context is None, which means a copy of the current one.
     (!context.is_none()).then_some((callback, argument, context))
+}
+
+/// Looks for patches between two runs. True if there is no debug mode and no patch that the call must wait for.
+#[cold]
+fn is_unaffected(core: &Core) -> bool {
+    !core.instrumentation.is_active() && !core.is_changed_between_runs()
+}
+
+/// The method that is now in the place of `name`, if patches were noticed between two runs.
+#[cold]
+fn replacement(core: &Core, name: &str) -> Result<Option<Ref>, Raised> {
+    if !core.is_changed_between_runs() {
+        return Ok(None);
+    }
+    core.clock.take_changed().map(|class| class.getattr(&string(name)?)).transpose()
 }
 
 // -- call_soon
@@ -123,8 +142,13 @@ fn soon(
     let context = arguments.context(function)?;
     core.check_usable()?;
     let mut traceback = None;
-    if core.is_debug() {
-        traceback = Some(debug_call(core, callback, function, check_thread)?);
+    if core.instrumentation.is_attentive() {
+        if let Some(replacement) = replacement(core, function)? {
+            return replacement.pass_on(&[core.borrow()], arguments);
+        }
+        if core.is_debug() {
+            traceback = Some(debug_call(core, callback, function, check_thread)?);
+        }
         // That has run Python code, and the loop's own thread may have closed the loop meanwhile. A callback that is
         // pushed now would neither run nor be dropped.
         core.check_usable()?;
@@ -262,7 +286,15 @@ fn at(
 ) -> Result<Ref, Raised> {
     let context = arguments.context(function)?;
     core.check_usable()?;
-    let traceback = if core.is_debug() { Some(debug_call(core, callback, "call_at", true)?) } else { None };
+    let mut traceback = None;
+    if core.instrumentation.is_attentive() {
+        if let Some(replacement) = replacement(core, function)? {
+            return replacement.pass_on(&[core.borrow()], arguments);
+        }
+        if core.is_debug() {
+            traceback = Some(debug_call(core, callback, "call_at", true)?);
+        }
+    }
     let seconds = when.seconds;
     let timer = TimerHandle::create(
         when,
@@ -314,13 +346,13 @@ fn call_at(core: Loop<'_>, arguments: Arguments<'_>) -> Result<Ref, Raised> {
 }
 
 fn time(core: Loop<'_>) -> Result<Ref, Raised> {
-    if core.clock.is_custom(&core.object()) { python_clock(core) } else { float(monotonic()) }
+    if core.clock.is_custom(&core.object()) { asyncios_time(core) } else { float(monotonic()) }
 }
 
-/// The time of `time.monotonic`, which the program has replaced.
+/// The time of asyncio's own method, which calls `time.monotonic`. The program has replaced one of them.
 #[cold]
-fn python_clock(core: Loop<'_>) -> Result<Ref, Raised> {
-    call_support(core.py(), "clock", &[])
+fn asyncios_time(core: Loop<'_>) -> Result<Ref, Raised> {
+    imports().selector_event_loop.getattr(&imports().time)?.call(&[core.object()])
 }
 
 // -- calls that are implemented in Python
@@ -340,17 +372,22 @@ fn by_keyword(core: Loop<'_>, arguments: Arguments<'_>, function: &str) -> Resul
 
 /// `create_task`. In the common case it creates the C Task directly. In debug mode, with a task factory, on a closed
 /// loop and for keywords that [`task_keywords`] does not know, asyncio's function does the work, or the patch that
-/// replaces it.
+/// replaces it. No other Python function may be in between: in debug mode asyncio removes the innermost frame from the
+/// traceback of the task's creation, and expects it to be its own.
 fn create_task(core: Loop<'_>, arguments: Arguments<'_>) -> Result<Ref, Raised> {
     if let &[coroutine] = arguments.rest(0)
         && core.task_factory.is_empty()
-        && !core.instrumentation.is_active()
         && !core.is_closed()
+        && (!core.instrumentation.is_attentive() || is_unaffected(&core))
         && let Some(keywords) = task_keywords(arguments)
     {
         return new_task(core, coroutine, keywords);
     }
-    patches::create_task()?.pass_on(&[core.object()], arguments)
+    let create_task = match replacement(&core, "create_task")? {
+        Some(replacement) => replacement,
+        None => imports().selector_event_loop.getattr(&imports().create_task)?,
+    };
+    create_task.pass_on(&[core.object()], arguments)
 }
 
 /// The values of `name`, `context` and, where `create_task` takes it, `eager_start`; each Python's `None` if it was not

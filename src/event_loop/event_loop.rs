@@ -111,14 +111,15 @@ impl EventLoop {
     #[pyo3(signature = (*args, **_kwargs))]
     fn new(args: &Bound<'_, PyTuple>, _kwargs: Option<&Bound<'_, PyDict>>) -> PyResult<EventLoop> {
         let event_loop = EventLoop::bare(args.py())?;
+        event_loop.core.instrumentation.set_between_runs(true);
         event_loop.core.instrumentation.look_for_patches();
         Ok(event_loop)
     }
 
-    /// Look for a replaced clock and for patches again.
-    fn _note_clock(&self) {
+    /// Look for a replaced clock and for patches again. True if some methods of the loop's class are now others.
+    fn _look_for_patches(&self) -> bool {
         let _held = self.core.enter();
-        self.core.look_for_patches();
+        self.core.look_for_patches().is_some()
     }
 
     /// The native run_forever. Returns after stop(), and raises a fatal error. The caller has made asyncio's
@@ -165,6 +166,7 @@ impl EventLoop {
     fn _wait(&self) -> PyResult<Option<f64>> {
         let _held = self.core.enter();
         self.core.check_usable()?;
+        self.core.custom_clock();
         stepping::seconds_to_sleep(&self.core).map_err(|Fatal| Raised.into())
     }
 
@@ -242,6 +244,17 @@ impl EventLoop {
             return list(py, []);
         }
         list(py, self.core.timers.in_order().iter().map(|handle| handle.bind(py).clone()))
+    }
+
+    /// Let the Python half take over the timers that a program has put into `_scheduled`, before the next poll.
+    fn _adopt_timers_soon(&self) {
+        let _held = self.core.enter();
+        if !self.core.is_closed() {
+            self.core.flush_later(Ref::none(), |_, core| {
+                let adopted = core.borrow().call_method(&imports()._adopt_timers, &[]);
+                adopted.map(drop).map_err(|Raised| Fatal)
+            });
+        }
     }
 
     /// Add a handle to the ready queue, even if it is cancelled.
@@ -595,7 +608,7 @@ fn set_attribute(
     }
     let names = imports();
     if [&names.time, &names.call_at].iter().any(|timing| timing.as_ptr() == name.as_ptr()) {
-        object.get().core.look_for_patches();
+        drop(object.get().core.look_for_patches());
     }
     Ok(())
 }

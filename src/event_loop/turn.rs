@@ -70,6 +70,7 @@ impl Running<'_> {
         core.counters.started.set(now);
         core.meter.begin_run(now, ticks());
         core.state.enter(Phase::Running);
+        core.instrumentation.set_between_runs(false);
         core.inbox.set_running(true);
         core.polls.begin_run();
         core.begin_turns();
@@ -83,6 +84,7 @@ impl Drop for Running<'_> {
     fn drop(&mut self) {
         let core = self.0;
         core.state.enter(Phase::Idle);
+        core.instrumentation.set_between_runs(true);
         core.inbox.set_running(false);
         if core.is_parents() {
             core.process.set_in_use();

@@ -2,17 +2,18 @@
 //!
 //! A loop looks for patches when it is created and when it begins to run. For each callback it checks one flag, which
 //! also says whether a program wants to know when each task has made its last step, and whether the flight recorder is
-//! on.
+//! on. Between two runs a bit of the same flag makes the methods that schedule callbacks look for patches first.
 
 use std::cell::Cell;
 
-use crate::compat::patches::{self, Patches};
+use crate::compat::patches;
 
 #[derive(Debug, Default)]
 pub(crate) struct Instrumentation {
     debug: Cell<bool>,
-    patches: Cell<Patches>,
-    /// Some of [`ACTIVE`], [`TIMES_STEPS`] and [`RECORDED`].
+    /// `asyncio.Handle._run` is patched.
+    patches_handle_run: Cell<bool>,
+    /// Some of [`ACTIVE`], [`TIMES_STEPS`], [`RECORDED`] and [`BETWEEN_RUNS`].
     reasons: Cell<u8>,
 }
 
@@ -22,6 +23,8 @@ const ACTIVE: u8 = 1;
 const TIMES_STEPS: u8 = 2;
 /// The flight recorder is on.
 const RECORDED: u8 = 4;
+/// The native `run_forever` is not active.
+const BETWEEN_RUNS: u8 = 8;
 
 impl Instrumentation {
     /// Do callbacks and tasks need asyncio's own code path, because debug mode is on or a tracer has patched it?
@@ -30,16 +33,31 @@ impl Instrumentation {
         self.reasons.get() & ACTIVE != 0
     }
 
+    /// Must a method that schedules callbacks take its slow path? That is so where [`Instrumentation::is_active`] is
+    /// true, and between two runs, where the method looks for patches first.
+    #[inline(always)]
+    pub(crate) fn is_attentive(&self) -> bool {
+        self.reasons.get() & (ACTIVE | BETWEEN_RUNS) != 0
+    }
+
+    pub(crate) fn is_between_runs(&self) -> bool {
+        self.reasons.get() & BETWEEN_RUNS != 0
+    }
+
+    pub(crate) fn set_between_runs(&self, on: bool) {
+        self.set(BETWEEN_RUNS, on);
+    }
+
     /// Must the run of a callback be seen, or the handling of an event?
     #[inline(always)]
     pub(crate) fn sees_runs(&self) -> bool {
-        self.reasons.get() != 0
+        self.reasons.get() & (ACTIVE | TIMES_STEPS | RECORDED) != 0
     }
 
     /// Does nobody have to see them but the flight recorder?
     #[inline(always)]
     pub(crate) fn is_only_recorded(&self) -> bool {
-        self.reasons.get() & !RECORDED == 0
+        self.reasons.get() & (ACTIVE | TIMES_STEPS) == 0
     }
 
     pub(crate) fn times_steps(&self) -> bool {
@@ -66,19 +84,18 @@ impl Instrumentation {
 
     /// Is `asyncio.Handle._run` patched?
     pub(crate) fn patches_handle_run(&self) -> bool {
-        self.patches.get().handle_run
+        self.patches_handle_run.get()
     }
 
     /// Looks for patches again.
     #[cold]
     pub(crate) fn look_for_patches(&self) {
-        self.patches.set(patches::look());
+        self.patches_handle_run.set(patches::handle_run_is_patched());
         self.update();
     }
 
     fn update(&self) {
-        let Patches { handle_run, create_task } = self.patches.get();
-        self.set(ACTIVE, self.debug.get() || handle_run || create_task);
+        self.set(ACTIVE, self.debug.get() || self.patches_handle_run.get());
     }
 
     fn set(&self, reason: u8, on: bool) {

@@ -1,17 +1,19 @@
 //! The clock of `loop.time()`, which a program may replace.
 //!
-//! Test clocks override `time` or `call_at` on the loop or on its class, or replace `time.monotonic`. Whenever the time
-//! is needed, two comparisons (of the class's version tag, and of a count of changes) tell whether to look for that
-//! again.
+//! Test clocks override `time` or `call_at` on the loop or on its class, patch them on asyncio's classes, or replace
+//! `time.monotonic`. Whenever the time is needed, two comparisons (of the class's version tag, and of a count of changes)
+//! tell whether to look for that again. A look also lets the loop's class inherit what programs have patched on the
+//! classes of asyncio (`_inheritance.py`).
 
 use std::cell::Cell;
 use std::ffi::c_uint;
 
 use super::super::clock::monotonic;
+use super::super::support::call_support;
 use crate::capi::error::unless_raised;
 use crate::capi::imports::imports;
 use crate::capi::shared::version_tag;
-use crate::capi::{Raised, Ref};
+use crate::capi::{Raised, Ref, Slot};
 use crate::compat::clock;
 
 #[derive(Debug, Default)]
@@ -22,7 +24,12 @@ pub(crate) struct LoopClock {
     class_version: Cell<c_uint>,
     /// The number of changes of watched modules at the last look.
     module_changes: Cell<u64>,
+    /// The class whose methods the last look has replaced by patches. Empty once [`LoopClock::take_changed`] was called.
+    changed: Slot,
 }
+
+/// A class without a version has 0, so that it never equals this one.
+const NO_VERSION: c_uint = c_uint::MAX;
 
 impl LoopClock {
     /// The current time, on the clock of the timers. `event_loop` is the loop of this clock, in all methods.
@@ -59,16 +66,35 @@ impl LoopClock {
         }
     }
 
+    /// Looks for patches if the class has changed since the last look. Has a look replaced methods of the class since
+    /// [`LoopClock::take_changed`] was called?
+    pub(crate) fn has_changed(&self, event_loop: &Ref) -> bool {
+        self.refresh(event_loop);
+        !self.changed.is_empty()
+    }
+
+    /// The class if a look has replaced some of its methods.
+    pub(crate) fn take_changed(&self) -> Option<Ref> {
+        self.changed.take()
+    }
+
     /// Looks for replacements again.
     #[cold]
     pub(crate) fn look(&self, event_loop: &Ref) {
+        // First, because it may put a patched `time` on the class.
+        let changed = unless_raised(call_support(event_loop.py(), "inherit", &[event_loop.borrow()]));
+        self.changed.set(changed.filter(|class| !class.is_none()));
         // Read first: a change during the look causes another look.
         let changes = clock::changes();
         // It fails only in a `__getattr__` of the user's class, or if `time.monotonic` was deleted.
         let replaced = unless_raised(clock::replaced(event_loop)).unwrap_or_default();
         self.module_changes.set(if clock::has_settled() { changes } else { changes.wrapping_sub(1) });
         // The look has assigned a version tag to the class if it had none.
-        self.class_version.set(class_version(event_loop));
+        self.class_version.set(match class_version(event_loop) {
+            // CPython gives a class no more than a thousand versions. Then each need of the time is a look.
+            0 => NO_VERSION,
+            version => version,
+        });
         self.custom_time.set(replaced.time);
         self.custom_call_at.set(replaced.call_at);
     }

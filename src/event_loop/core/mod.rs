@@ -269,12 +269,21 @@ impl Core {
         self.clock.is_custom(&self.borrow())
     }
 
-    /// Looks again for replacements of the clock and of `call_at`, and for patches of asyncio. Called when the loop
-    /// begins to run, and when a program sets `time` or `call_at` on it.
+    /// Looks again for replacements of the clock and of `call_at`, and for patches of asyncio. Called when the loop is
+    /// created, when it begins to run, and when a program sets `time` or `call_at` on it. Returns the class if some of
+    /// its methods are now others.
     #[cold]
-    pub(crate) fn look_for_patches(&self) {
+    pub(crate) fn look_for_patches(&self) -> Option<Ref> {
         self.instrumentation.look_for_patches();
         self.clock.look(&self.borrow());
+        self.clock.take_changed()
+    }
+
+    /// Looks for patches between two runs, before a method schedules a callback. True if some methods of the loop's
+    /// class are now others: then the caller is perhaps no longer the method that the program has called.
+    #[cold]
+    pub(crate) fn is_changed_between_runs(&self) -> bool {
+        self.instrumentation.is_between_runs() && self.clock.has_changed(&self.borrow())
     }
 
     // -- I/O
