@@ -249,6 +249,7 @@ guides: $(MADE)-guides #- runs the code of every page, those about other people'
 
 fuzz: $(MADE)-extension $(MADE)-test ## compares asyncio with wakeloop in a thousand random scenarios of each kind (differential fuzzing)
 	SCENARIOS=$(or $(SCENARIOS),1000) FIRST_SEED=$(or $(FIRST_SEED),1000) $(PY) -m pytest -q tests/test_differential.py
+	FILE_SCENARIOS=$(or $(FILE_SCENARIOS),10000) FIRST_SEED=$(or $(FIRST_SEED),1000) $(PY) -m pytest -q tests/test_files_differential.py
 
 determinism: $(MADE)-extension $(MADE)-test #- runs 200 programs of wakeloop.testing with 20 seeds, five times each, and compares their steps
 	$(PY) -m tests.testing.determinism

@@ -3,14 +3,20 @@
 import asyncio
 import builtins
 import copy
+import inspect
+import io
 import os
 import pickle
 
 import pytest
 
+from tests.support.files import cancelled
+
 pytestmark = pytest.mark.usefixtures("runtime")
 
 wakeloop = pytest.importorskip("wakeloop", reason="files are wakeloop's; the control group has none")
+
+from wakeloop._text_buffer import TextBuffer  # noqa: E402
 
 
 def test_a_closed_file_gives_no_line_that_was_read_ahead(run, tmp_path):
@@ -51,16 +57,239 @@ def test_tasks_that_iterate_over_a_file_take_lines_in_turn(run, tmp_path):
     run(main())
 
 
-def test_lines_that_cannot_be_encoded_leave_the_encoder_as_it_was(run, tmp_path):
+async def outcome(operation, *arguments):
+    """The result of an operation of either file, or its exception."""
+    try:
+        result = operation(*arguments)
+        return await result if inspect.isawaitable(result) else result
+    except Exception as error:
+        return type(error), str(error)
+
+
+async def both(path, mode, options, operations, content=b""):
+    """Does the operations on a file of io and on one of ours. Returns what they gave, and the content at the end."""
+    seen = []
+    for library in (builtins, wakeloop):
+        path.write_bytes(content)
+        file = library.open(path, mode, **options)
+        file = await file if inspect.isawaitable(file) else file
+        results = [await outcome(getattr(file, name), *arguments) for name, *arguments in operations]
+        await outcome(file.close)
+        seen.append((results, path.read_bytes()))
+    return seen
+
+
+def test_lines_before_one_that_cannot_be_encoded_are_written(run, tmp_path):
+    operations = [("writelines", ["written", "\ud800", "not"]), ("write", "text"), ("writelines", ["a", 3, "b"])]
+
     async def main():
-        async with wakeloop.open(tmp_path / "file", "w", encoding="utf-16") as file:
-            with pytest.raises(UnicodeEncodeError):
-                await file.writelines(["never written", "\ud800"])
-            await file.write("text")
-        with builtins.open(tmp_path / "file", encoding="utf-16") as file:
-            assert file.read() == "text"
+        expected, found = await both(tmp_path / "file", "w", {"encoding": "utf-16"}, operations)
+        assert found == expected and found[1].decode("utf-16") == "writtentexta"
 
     run(main())
+
+
+@pytest.mark.parametrize("mode", ["r", "r+", "w", "w+", "a", "a+"])
+@pytest.mark.parametrize("closed", [False, True])
+def test_what_takes_nothing_is_refused_where_io_refuses_it(run, tmp_path, mode, closed):
+    operations = [("close",)] if closed else []
+    operations += [("readline", 0), ("read", 0), ("read", None), ("readlines", 0), ("readlines", "1")]
+    operations += [("writelines", []), ("write", ""), ("tell",), ("seek", 0), ("truncate", None), ("flush",)]
+    operations += [("write", b""), ("write", None), ("readable",), ("seekable",)]
+
+    async def main():
+        expected, found = await both(tmp_path / "file", mode, {"encoding": "utf-8"}, operations, b"one\ntwo\n")
+        assert found == expected
+
+    run(main())
+
+
+def test_an_append_is_where_tell_says(run, tmp_path):
+    operations = [("seek", 0), ("readline",), ("seek", 0), ("write", "APPENDED\n"), ("tell",), ("write", "more\n")]
+    operations += [("seek", 28), ("read",)]
+
+    async def main():
+        content = b"first\nsecond\nthird\n"
+        expected, found = await both(tmp_path / "file", "a+", {"encoding": "utf-8"}, operations, content)
+        assert found == expected and found[0][4] == 28 and found[0][-1] == "more\n"
+
+    run(main())
+
+
+def test_a_write_of_no_lines_leaves_what_was_read_ahead(run, tmp_path):
+    operations = [("readline",), ("writelines", []), ("read",)]
+
+    async def main():
+        expected, found = await both(tmp_path / "file", "r+", {"encoding": "utf-8"}, operations, b"one\ntwo\n")
+        assert found == expected == (["one\n", None, "two\n"], b"one\ntwo\n")
+
+    run(main())
+
+
+@pytest.mark.parametrize("lines", [1, 3, 2000])
+@pytest.mark.parametrize("operation", [("write", "X"), ("truncate", None), ("read", 5), ("readline",), ("tell",)])
+def test_an_iteration_has_read_no_further_than_in_io(run, tmp_path, lines, operation):
+    content = b"".join(b"line %d\n" % number for number in range(5000))
+
+    async def main():
+        seen = []
+        for library in (builtins, wakeloop):
+            path = tmp_path / library.__name__
+            path.write_bytes(content)
+            opened = library.open(path, "r+", encoding="utf-8")
+            file = await opened if inspect.isawaitable(opened) else opened
+            step = anext if library is wakeloop else next
+            results = [await outcome(step, file) for _ in range(lines)]
+            name, *arguments = operation
+            results.append(await outcome(getattr(file, name), *arguments))
+            await outcome(file.close)
+            seen.append((results, path.read_bytes()))
+        assert seen[0] == seen[1]
+
+    run(main())
+
+
+def test_tell_is_disabled_in_an_iteration_as_in_io(run, tmp_path):
+    (tmp_path / "file").write_text("one\ntwo\n")
+
+    async def main():
+        async with wakeloop.open(tmp_path / "file") as file:
+            async for _ in file:
+                with pytest.raises(OSError, match="^telling position disabled by next\\(\\) call$"):
+                    await file.tell()
+            assert await file.tell() == 8
+            await file.seek(0)
+            await anext(file)
+            await file.flush()
+            assert await file.tell() == 4
+
+    run(main())
+
+
+def test_a_cancelled_write_that_waits_has_no_effect(run, tmp_path):
+    path = tmp_path / "file"
+
+    async def waits_and_is_cancelled(file, awaitable):
+        await file.buffer._hold()
+        await cancelled(awaitable)
+        file.buffer._end_turn()
+
+    async def main():
+        async with wakeloop.open(path, "w", encoding="utf-16") as file:
+            await waits_and_is_cancelled(file, file.write("lost"))
+            await waits_and_is_cancelled(file, file.writelines(["lost"]))
+            await file.write("kept")
+        assert path.read_bytes() == "kept".encode("utf-16")
+        path.write_text("first\nsecond\n")
+        async with wakeloop.open(path, "r+") as file:
+            assert await file.readline() == "first\n"
+            await waits_and_is_cancelled(file, file.write("lost"))
+            await waits_and_is_cancelled(file, file.truncate(0))
+            await waits_and_is_cancelled(file, file.seek(0))
+            assert await file.tell() == 6 and await file.read() == "second\n"
+        assert path.read_text() == "first\nsecond\n"
+
+    run(main())
+
+
+def test_a_write_behind_a_cancelled_fsync_begins_with_the_mark_of_the_encoding(run, tmp_path):
+    path = tmp_path / "file"
+
+    async def main():
+        for _ in range(50):
+            async with wakeloop.open(path, "w", encoding="utf-16") as file:
+                for awaitable in (file.fsync(), file.write("lost")):
+                    task = asyncio.ensure_future(awaitable)
+                    await asyncio.sleep(0)
+                    task.cancel()
+                    await asyncio.wait([task])
+                await file.write("kept")
+            assert path.read_text("utf-16") in ("kept", "lostkept")
+
+    run(main())
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16-be", "utf-16", "iso2022_jp"])
+def test_a_file_that_grows_is_read_on_where_io_reads_on(run, tmp_path, encoding):
+    pieces = ["\ufeff" if encoding == "utf-16-be" else "a", "b\nc", "d\r", "\ne", "", "f\n" + "g" * 20_000, "\nあ\n"]
+    options = {"encoding": "utf-16" if encoding == "utf-16-be" else encoding}
+
+    async def main():
+        (tmp_path / "file").write_bytes(b"")
+        with builtins.open(tmp_path / "file", **options) as plain:
+            async with wakeloop.open(tmp_path / "file", **options) as file:
+                for name in ("readline", "read", "readlines") * 3:
+                    for piece in pieces:
+                        with builtins.open(tmp_path / "file", "ab") as other:
+                            other.write(piece.encode(encoding).removeprefix(b"\xff\xfe"))
+                        assert await outcome(getattr(file, name)) == await outcome(getattr(plain, name))
+
+    run(main())
+
+
+def test_a_file_is_reconfigured_and_detached(run, tmp_path):
+    path = tmp_path / "file"
+
+    async def main():
+        file = await wakeloop.open(path, "w+", encoding="latin-1")
+        await file.write("é\n")
+        await file.reconfigure(encoding="utf-8", newline="\r\n", line_buffering=True, write_through=True)
+        assert file.encoding == "utf-8" and file.line_buffering and file.write_through
+        await file.write("é\n")
+        assert path.read_bytes() == b"\xe9\n\xc3\xa9\r\n"
+        await file.seek(1)
+        assert await file.readline() == "\né\r\n"
+        with pytest.raises(io.UnsupportedOperation, match="after the first read"):
+            await file.reconfigure(encoding="latin-1")
+        await file.seek(3)
+        binary = await file.detach()
+        assert await binary.tell() == 3 and await binary.read(1) == b"\xa9"
+        for operation in (file.read, file.close, lambda: file.write("")):
+            with pytest.raises(ValueError, match="^underlying buffer has been detached$"):
+                await operation()
+        await binary.close()
+
+    run(main())
+
+
+def test_lines_of_a_pipe_are_given_as_soon_as_they_are_there(run):
+    async def main():
+        reader, writer = os.pipe()
+        async with wakeloop.open(reader, encoding="utf-8") as file:
+            os.write(writer, "one\ntwo\nthré".encode()[:-1])
+            assert await anext(file) == "one\n" and await anext(file) == "two\n"
+            await cancelled(anext(file), 3)
+            os.write(writer, "é".encode()[1:] + b"e\nfo")
+            assert await file.readline() == "thrée\n" and await file.read(1) == "f"
+            os.close(writer)
+            assert [line async for line in file] == ["o"] and await file.read() == ""
+
+    run(main())
+
+
+def test_a_long_line_of_a_pipe_is_not_decoded_for_each_piece(run, monkeypatch):
+    size, decoded = 400_000, 0
+
+    class Buffer(TextBuffer):
+        def read1(self, size):
+            nonlocal decoded
+            chunk = super().read1(size)
+            decoded += len(chunk)
+            return chunk
+
+    monkeypatch.setattr("wakeloop._text.TextBuffer", Buffer)
+
+    async def main():
+        reader, writer = os.pipe()
+        async with wakeloop.open(reader, encoding="utf-8") as file:
+            for read in (file.readline, file.__anext__, lambda: file.read(size)):
+                reading = asyncio.ensure_future(read())
+                await wakeloop.spawn_blocking(os.write, writer, b"x" * (size - 1) + b"\n")
+                assert len(await reading) == size
+        os.close(writer)
+
+    run(main())
+    assert decoded < 10 * 3 * size
 
 
 def test_a_text_file_can_be_neither_copied_nor_pickled(run, tmp_path):
@@ -111,19 +340,14 @@ def test_a_position_in_text_with_too_large_a_state_raises_what_io_raises(run, tm
 
 
 @pytest.mark.parametrize("operation", ["read", "readline"])
-def test_the_position_is_right_behind_text_that_cannot_be_decoded(run, tmp_path, operation):
+def test_a_file_goes_on_as_in_io_behind_text_that_cannot_be_decoded(run, tmp_path, operation):
     # The second of the chunks that are decoded at a time cannot be.
-    (tmp_path / "file").write_bytes(b"a" * 8190 + b"\n" + b"b" + b"\xff" * 8192 + b"c" * 100)
+    content = b"a" * 8190 + b"\n" + b"b" + b"\xff" * 8192 + b"c" * 100
+    operations = [(operation, 8191)] * 2 + [("tell",), ("read", 1), ("tell",), ("read",)]
 
     async def main():
-        async with wakeloop.open(tmp_path / "file", encoding="utf-8") as file:
-            read = getattr(file, operation)
-            assert await read(8191) == "a" * 8190 + "\n"
-            with pytest.raises(UnicodeDecodeError):
-                await read(8191)
-            assert await file.tell() == 8191
-            assert await file.read(1) == "b" and await file.tell() == 2 * 8192
-            assert await file.read() == "c" * 100
+        expected, found = await both(tmp_path / "file", "r", {"encoding": "utf-8"}, operations, content)
+        assert found == expected and found[0][1][0] is UnicodeDecodeError and found[0][-1] == "c" * 99
 
     run(main())
 

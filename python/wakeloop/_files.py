@@ -94,14 +94,16 @@ class Style:
             raise io.UnsupportedOperation("File or stream is not seekable.")
         regular = stat.S_ISREG(info.st_mode)
         line_buffering = self.buffering == 1 or is_terminal
-        position = raw.tell() if raw.writable() and raw.seekable() else 0
+        position = raw.tell() if raw.seekable() else 0
+        # A regular file without a size may be one of the kernel's, which gives what there is at the time.
+        is_stream = not regular or not (info.st_size or raw.writable())
 
         def make() -> _core.File | TextFile:
             file = _core._open_file(raw, regular, capacity)
             if self.mode.is_binary:
                 return file
             return TextFile(
-                file, self.encoding, self.errors, self.newline, line_buffering, self.mode.text, position
+                file, self.encoding, self.errors, self.newline, line_buffering, self.mode.text, position, is_stream
             )
 
         return make

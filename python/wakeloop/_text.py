@@ -1,46 +1,63 @@
-"""`TextFile`: text on top of a `File`, by the rules of `io.TextIOWrapper`.
+"""`TextFile`: text on top of a `File`, by an `io.TextIOWrapper`.
 
-A chunk of bytes is decoded as a whole, by the decoders that `io` uses, and reads take characters from decoded chunks.
-Nothing is taken before all of a read is there, so a read that is cancelled loses nothing. Each chunk remembers the
-state of the decoder before it and the bytes that were decoded, from which `tell` finds the position of a character.
+The wrapper decodes, encodes, translates line ends and knows positions. It runs on the loop's thread, within a turn of
+the file, and never waits: where data is missing, its buffer raises `Missing`. Then the data is awaited, the wrapper
+goes back to where it was, and the operation is done again. So an operation is done in one piece, or has done nothing
+and may be cancelled.
+
+To go back, the wrapper seeks to a mark, which is a position that its `tell` has returned, and reads the text once more
+that was taken since. Both need no more than the buffer keeps.
 """
 
 from __future__ import annotations
 
-import asyncio
-import codecs
+import contextlib
+import functools
 import io
 import operator
-import struct
-from collections import deque
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from types import TracebackType
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, Concatenate, NoReturn, ParamSpec, TypeVar
 
 from . import _core
+from ._text_buffer import Missing, TextBuffer
 
-#: How many bytes are decoded at a time, as in io.
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+_T = TypeVar("_T", str, list[str])
+
+#: How many bytes the wrapper reads at a time, and how many characters an iteration reads ahead.
 _CHUNK = 8192
-#: The fields of a `_Place`, packed as io packs them into the number that `tell` returns.
-_COOKIE = struct.Struct("<qiiib")
+#: When so much was read since the mark, it is moved.
+_KEPT = 64 * 1024
+#: A position of io is a number with fields of bits: an offset in the file (64), the decoder's state there (32), the
+#: number of bytes to decode from there (32), of characters to skip then (32), and more.
+_OFFSET, _FED, _FIELD = 2**64 - 1, 96, 2**32 - 1
 
 
-class _Chunk(NamedTuple):
-    text: str
-    #: How many bytes it was decoded from.
-    size: int
-    #: The decoder's flags before it, and the bytes that the decoder had to decode then.
-    flags: int
-    data: bytes
+def _in_turn(
+    method: Callable[Concatenate[TextFile, _P], Awaitable[_R]],
+) -> Callable[Concatenate[TextFile, _P], Coroutine[Any, Any, _R]]:
+    """Makes a method wait for its turn, before it touches the wrapper, and keep it until it is done."""
+
+    @functools.wraps(method)
+    async def call(self: TextFile, /, *arguments: _P.args, **options: _P.kwargs) -> _R:
+        await self._file._turn()
+        try:
+            return await method(self, *arguments, **options)
+        finally:
+            self._file._end_turn()
+
+    return call
 
 
 class TextFile:
     """A text file that tasks read and write. Made by wakeloop.open.
 
-    The methods do what those of io.TextIOWrapper do, and raise what they raise. Several tasks may use a file: operations
-    are done one after the other, in the order in which they were awaited. A read that is cancelled moves nothing and
-    loses nothing. A write that is cancelled has not begun, or will be done as a whole. Not thread-safe: for use in the
-    thread of one event loop.
+    The methods do what those of io.TextIOWrapper do, and raise what they raise. Several tasks may use a file:
+    operations are done one after the other, in the order in which they were awaited. A read that is cancelled moves
+    nothing and loses nothing. A write that is cancelled has not begun, or will be done as a whole. Not thread-safe: for
+    use in the thread of one event loop.
     """
 
     __module__ = "wakeloop"
@@ -54,34 +71,25 @@ class TextFile:
         line_buffering: bool = False,
         mode: str = "r",
         position: int = 0,
+        is_stream: bool = True,
     ) -> None:
-        self._file = buffer
-        self._encoding, self._errors, self._mode = encoding, errors, mode
-        self._line_buffering = line_buffering
-        self._universal = not newline
-        self._translates = newline is None
-        self._line_end = newline
-        # POSIX: a line ends with "\n".
-        self._written_end = newline if newline not in (None, "") else "\n"
-        # One operation at a time. The fast path of `__anext__` looks whether it is locked.
-        self._lock = asyncio.Lock()
-        self._seekable = buffer.seekable()
-        self._decoder: Any = self._make_decoder() if buffer.readable() else None
-        self._encoder: Any = codecs.getincrementalencoder(encoding)(errors) if buffer.writable() else None
-        if position:
-            self._set_encoder(position)
-        # The text of the first chunk, and up to where it was taken.
-        self._text, self._used = "", 0
-        self._first: _Chunk | None = None
-        self._chunks: deque[_Chunk] = deque()
-        # Bytes to a character, for a first guess of `tell`.
-        self._ratio = 0.0
-        # What ends a line, if that is one character.
-        self._simple_end = {None: "\n", "\n": "\n", "\r": "\r"}.get(newline, "")
-
-    def _make_decoder(self) -> Any:
-        decoder: Any = codecs.getincrementaldecoder(self._encoding)(self._errors)
-        return io.IncrementalNewlineDecoder(decoder, self._translates) if self._universal else decoder
+        self._file, self._inside, self._mode = buffer, buffer._inside(), mode
+        self._buffer = TextBuffer(buffer, position)
+        # What is written goes on to the file at once, which keeps it.
+        wrapped: Any = self._buffer
+        self._io = io.TextIOWrapper(wrapped, encoding, errors, newline, line_buffering, write_through=True)
+        self._write_through = False
+        # A read of a stream gives what there is, and must not wait for more.
+        self._is_stream = is_stream
+        # The mark, the number of characters that were taken since, where the buffer was then, and whether the wrapper
+        # is elsewhere.
+        self._mark: int | None = None
+        self._taken, self._place, self._goes_back = 0, position, False
+        # The lines that were read ahead, and those of them that were not taken.
+        self._batch: list[str] = []
+        self._lines = iter(self._batch)
+        # As in io, an iteration disables tell.
+        self._iterates = False
 
     # -- what it is ---------------------------------------------------------------------------------------------
 
@@ -93,28 +101,32 @@ class TextFile:
     @property
     def encoding(self) -> str:
         """The name of the encoding."""
-        return self._encoding
+        return self._io.encoding
 
     @property
-    def errors(self) -> str:
+    def errors(self) -> str | None:
         """How errors of the encoding are handled."""
-        return self._errors
+        return self._io.errors
 
     @property
     def newlines(self) -> str | tuple[str, ...] | None:
         """The line ends that were found so far, if they are not fixed."""
-        found: str | tuple[str, ...] | None = getattr(self._decoder, "newlines", None)
-        return found
+        return self._io.newlines
 
     @property
     def line_buffering(self) -> bool:
         """Whether a write of a line end flushes."""
-        return self._line_buffering
+        return self._io.line_buffering
+
+    @property
+    def write_through(self) -> bool:
+        """Whether a write goes to the binary file at once. It always does."""
+        return self._write_through
 
     @property
     def closed(self) -> bool:
         """Whether the file is closed."""
-        return self._file.closed
+        return self._io.closed
 
     @property
     def name(self) -> Any:
@@ -150,247 +162,254 @@ class TextFile:
         raise TypeError("cannot pickle 'wakeloop.TextFile' object")
 
     def __repr__(self) -> str:
-        closed = " closed" if self.closed else ""
-        return (
-            f"<wakeloop.TextFile{closed} name={self.name!r} mode={self._mode!r} encoding={self._encoding!r}>"
-        )
+        closed = " closed" if self._file.closed else ""
+        return f"<wakeloop.TextFile{closed} name={self.name!r} mode={self._mode!r} encoding={self.encoding!r}>"
 
     # -- reading ------------------------------------------------------------------------------------------------
 
+    @_in_turn
     async def read(self, size: int | None = -1, /) -> str:
         """Read size characters; fewer only at the end of the file. All up to the end if size is negative or None."""
-        wanted = _optional_size(size)
-        async with self._lock:
-            self._check("read")
-            if wanted < 0:
-                data = await self._file.read()
-                rest: str = self._decoder.decode(data, final=True)
-                text = self._taken(self._available()) + rest
-                self._forget()
-                return text
-            available = self._available()
-            while available < wanted and (decoded := await self._decode_more()) is not None:
-                available += len(decoded)
-            return self._taken(min(wanted, available))
+        return await self._read(self._io.read, size, of_lines=False)
 
+    @_in_turn
     async def readline(self, size: int = -1, /) -> str:
         """Read a line with its end, or its first size characters. An empty string means the end of the file."""
-        limit = operator.index(size)
-        async with self._lock:
-            self._check("read")
-            return await self._line(limit)
+        return await self._read(self._io.readline, size, of_lines=size == -1)
 
+    @_in_turn
     async def readlines(self, hint: int | None = -1, /) -> list[str]:
         """Read all lines, or lines of more than hint characters together."""
-        most = _optional_size(hint)
-        async with self._lock:
-            self._check("read")
-            lines: list[str] = []
-            length = 0
-            try:
-                while line := await self._line(-1):
-                    lines.append(line)
-                    length += len(line)
-                    if 0 < most < length:
-                        break
-            except asyncio.CancelledError:
-                self._give_back("".join(lines))
-                raise
-            return lines
+        return await self._read(self._some_lines, hint)
 
     def __aiter__(self) -> TextFile:
         return self
 
     async def __anext__(self) -> str:
-        lock = self._lock
-        # The tasks that wait for the lock come first, even if it is free already.
-        if (simple := self._simple_end) and not (lock.locked() or lock._waiters or self._file.closed):
-            start = self._used
-            if end := self._text.find(simple, start) + 1:
-                self._used = end
-                return self._text[start:end]
-        async with self._lock:
-            self._check("read")
-            if line := await self._line(-1):
+        if self._file._is_free():
+            for line in self._lines:
                 return line
+        return await self._next()
+
+    @_in_turn
+    async def _next(self) -> str:
+        for line in () if self._file.closed else self._lines:
+            return line
+        await self._read(self._read_ahead)
+        for line in self._lines:
+            return line
         raise StopAsyncIteration
 
-    def _check(self, what: str) -> None:
-        if self._file.closed:
-            raise ValueError("I/O operation on closed file.")
-        if what == "read" and self._decoder is None:
-            raise io.UnsupportedOperation("not readable")
-        if what == "write" and self._encoder is None:
-            raise io.UnsupportedOperation("not writable")
+    def _some_lines(self, hint: int | None) -> list[str]:
+        # It checks the argument.
+        io.StringIO().readlines(hint)  # type: ignore[arg-type]
+        most = -1 if hint is None else operator.index(hint)
+        lines, length, self._iterates = [], 0, True
+        while not 0 < most < length and self._iterates:
+            line = self._io.readline()
+            length += len(line)
+            lines.append(line)
+            self._iterates = bool(line)
+        return lines if self._iterates else lines[:-1]
 
-    async def _decode_more(self) -> str | None:
-        """Decodes the next chunk. Returns None at the end of the file."""
-        decoder = self._decoder
-        data = await self._file.read1(_CHUNK)
-        held, flags = decoder.getstate() if self._seekable else (b"", 0)
+    def _read_ahead(self) -> str:
+        """Reads lines. They are taken later."""
+        lines, length, self._iterates = [], 0, True
         try:
-            text: str = decoder.decode(data, not data)
-        except UnicodeError:
-            if data and self._seekable:
-                # As in io, the next read goes on behind what cannot be decoded.
-                decoder.setstate((b"", flags))
-                self._add(_Chunk("", len(data), flags, b""))
-            raise
-        if text:
-            self._ratio = len(data) / len(text)
-            _core._spend_items(text.count("\n"))
-        self._add(_Chunk(text, len(data), flags, held + data))
-        return text if text or data else None
+            while length < _CHUNK and (line := self._io.readline()):
+                length += len(line)
+                lines.append(line)
+        except Exception:
+            if not lines:
+                raise
+            # It will be raised once more behind these lines.
+            self._goes_back = True
+        self._iterates = bool(lines)
+        self._batch, self._lines = lines, iter(lines)
+        _core._spend_items(len(lines))
+        return ""
 
-    def _add(self, chunk: _Chunk) -> None:
-        if self._used == len(self._text) and not self._chunks:
-            self._first, self._text, self._used = chunk, chunk.text, 0
-        else:
-            self._chunks.append(chunk)
-
-    def _available(self) -> int:
-        return len(self._text) - self._used + sum(len(chunk.text) for chunk in self._chunks)
-
-    def _taken(self, count: int) -> str:
-        """Takes characters that are there."""
-        end = self._used + count
-        if end < len(self._text) or (end == len(self._text) and not self._chunks):
-            text = self._text[self._used : end]
-            self._used = end
-            return text
-        pieces = [self._text[self._used :]]
-        count -= len(pieces[0])
-        self._used = len(self._text)
-        while count > 0:
-            self._first = self._chunks.popleft()
-            self._text, self._used = self._first.text, min(count, len(self._first.text))
-            pieces.append(self._text[: self._used])
-            count -= self._used
-        # At the end of the file there is an empty chunk, which has the state of the decoder there.
-        while self._used == len(self._text) and self._chunks:
-            self._first = self._chunks.popleft()
-            self._text, self._used = self._first.text, 0
-        return "".join(pieces)
-
-    def _give_back(self, text: str) -> None:
-        """Undoes reads. Where the text begins in bytes is no longer known, and `tell` has to refuse."""
-        if not text:
-            return
-        rest = text + self._taken(self._available())
-        self._first, self._text, self._used = None, rest, 0
-
-    def _forget(self) -> None:
-        self._first, self._text, self._used = None, "", 0
-        self._chunks.clear()
-
-    async def _line(self, limit: int) -> str:
-        """Takes a line, of at most `limit` characters if that is not negative."""
-        length = 0
-        if self._used < len(self._text):
-            if end := self._line_length(self._text, self._used, False):
-                return self._taken(end if limit < 0 else min(end, limit))
-            length = len(self._text) - self._used
-        ended = self._text[-1:] == "\r" and length > 0
-        looked_at = 0
-        while limit < 0 or length < limit:
-            if looked_at == len(self._chunks):
-                before = self._used < len(self._text)
-                if await self._decode_more() is None:
-                    # As in io: the position is that of the binary file from here on.
-                    line = self._taken(self._available())
-                    self._forget()
-                    return line
-                if not before and not self._chunks:
-                    # It became the first one.
-                    text = self._text
+    async def _read(self, operation: Callable[..., _T], *arguments: object, of_lines: bool = True) -> _T:
+        """Does a read of the wrapper, and does it again when data was missing. One of whole lines needs their ends."""
+        buffer = self._buffer
+        if buffer.is_lost and not buffer.closed and buffer.readable():
+            await self._find_place()
+        buffer.ended = False
+        while True:
+            self._catch_up()
+            base, iterates = buffer.base, self._iterates
+            try:
+                result = operation(*arguments)
+            except Missing as missing:
+                # Without a mark, nothing was read before.
+                self._goes_back, self._iterates, size = not buffer.is_unmarked, iterates, missing.size
+            except Exception:
+                if buffer.place != self._place:
+                    # As in io, what was decoded is lost.
+                    self._restart()
+                raise
+            except BaseException:
+                self._goes_back = True
+                raise
+            else:
+                self._place = buffer.place
+                if buffer.base != base:
+                    # It has read the rest of the file.
+                    self._restart()
                 else:
-                    text = self._chunks[looked_at].text
-                    looked_at += 1
+                    self._taken += len(result) if isinstance(result, str) else sum(map(len, result))
+                return result
+            if size == 0:
+                self._mark_chunk()
             else:
-                text = self._chunks[looked_at].text
-                looked_at += 1
-            if end := self._line_length(text, 0, ended):
-                length += end
-                break
-            length += len(text)
-            ended = text[-1:] == "\r" if text else ended
-        return self._taken(length if limit < 0 else min(length, limit))
+                await self._fetch(size, of_lines)
 
-    def _line_length(self, text: str, start: int, after_return: bool) -> int:
-        """The length of the line that begins or goes on at `start`; 0 if it does not end in this text."""
-        if simple := self._simple_end:
-            end = text.find(simple, start) + 1
-        elif self._line_end == "":
-            # The decoder does not split "\r\n".
-            feed, back = text.find("\n", start), text.find("\r", start)
-            if back < 0 or 0 <= feed < back:
-                end = feed + 1
-            else:
-                end = back + (2 if feed == back + 1 else 1)
-        elif after_return and text.startswith("\n", start):
-            end = start + 1
+    def _mark_chunk(self) -> None:
+        """Has the wrapper read a chunk that is there, and marks its beginning."""
+        self._buffer.is_unmarked, self._mark = False, None
+        try:
+            self._io.readline(0)
+        except Missing:
+            # It is a part of a character.
+            pass
+        except Exception:
+            self._restart()
+            raise
+        self._set_mark()
+
+    async def _fetch(self, size: int, of_lines: bool) -> None:
+        """Waits for data. The operation begins anew with it, so the more it has, the more it gets at a time."""
+        buffer = self._buffer
+        if size < 0:
+            rest = await self._inside.read()
+            buffer.more, buffer.ended = buffer.more + rest if buffer.more else rest, True
+        elif not self._is_stream:
+            size = max(size, len(buffer.data))
+            more = await self._inside.read(size)
+            buffer.more, buffer.ended = buffer.more + more, len(more) < size
         else:
-            end = found + 2 if (found := text.find("\r\n", start)) >= 0 else 0
-        return end - start if end else 0
+            buffer.more = bytearray(buffer.more)
+            while more := await self._inside.read1(size):
+                buffer.more += more
+                if any(end in more for end in self._line_ends) if of_lines else 16 * len(buffer.more) >= size:
+                    break
+            buffer.ended = not more
+
+    @functools.cached_property
+    def _line_ends(self) -> Iterable[int]:
+        """The bytes of which an encoded line end has one at least."""
+        try:
+            return set("\r\n".encode(self.encoding)) - {0}
+        except UnicodeError:
+            return range(256)
+
+    def _catch_up(self) -> None:
+        """Gives up the lines that were read ahead, and takes the wrapper to the end of the text that was taken."""
+        buffer = self._buffer
+        if self._batch:
+            left = operator.length_hint(self._lines)
+            self._taken += sum(map(len, self._batch[: len(self._batch) - left]))
+            self._goes_back |= left > 0
+            if self._goes_back:
+                self._place = buffer.base
+            self._forget_lines()
+        if self._goes_back and not buffer.closed and self._mark is not None:
+            self._go_back(self._mark)
+        elif buffer.at_end:
+            self._restart()
+        elif len(buffer.data) > _KEPT:
+            self._set_mark()
+
+    def _go_back(self, mark: int) -> None:
+        buffer = self._buffer
+        more, ended = buffer.more, buffer.ended
+        # The end of the file may have made a part of the text.
+        buffer.more, buffer.ended, buffer.is_replay = b"", True, True
+        self._io.seek(mark)
+        self._io.read(self._taken)
+        buffer.ended = False
+        if buffer.place < self._place:
+            # It had read the next chunk, which may be a part of a character.
+            with contextlib.suppress(Missing):
+                self._io.readline(0)
+        buffer.more, buffer.ended, buffer.is_replay = more, ended, False
+        self._place, self._goes_back = buffer.place, False
+        self._set_mark()
+
+    def _set_mark(self) -> None:
+        # Some decoders have states that a position cannot hold. Then the mark stays where it is.
+        with contextlib.suppress(OSError, OverflowError):
+            self._mark = mark = self._io.tell()
+            self._taken = 0
+            self._buffer.mark(mark & _OFFSET)
+
+    def _restart(self) -> None:
+        """Begins where the buffer is, and where no text is left. The mark will be there when there is more."""
+        self._buffer.unmark()
+        self._place, self._taken, self._goes_back = self._buffer.place, 0, False
+
+    def _forget_lines(self) -> None:
+        self._batch = []
+        self._lines = iter(self._batch)
 
     # -- writing ------------------------------------------------------------------------------------------------
 
     async def write(self, text: str, /) -> int:
         """Write text. Returns the number of characters."""
-        if not isinstance(text, str):
-            raise TypeError(f"write() argument must be str, not {type(text).__name__}")
-        async with self._lock:
-            await self._write((text,))
-        return len(text)
+        return await self._write(self._io.write, text)
 
     async def writelines(self, lines: Iterable[str], /) -> None:
         """Write strings, one after the other."""
-        pieces = list(lines)
-        for piece in pieces:
-            if not isinstance(piece, str):
-                raise TypeError(f"write() argument must be str, not {type(piece).__name__}")
-        async with self._lock:
-            await self._write(pieces)
+        await self._write(self._io.writelines, lines)
 
-    async def _write(self, pieces: Iterable[str]) -> None:
-        self._check("write")
-        ends_line = self._line_buffering and any("\n" in piece or "\r" in piece for piece in pieces)
-        if (end := self._written_end) != "\n":
-            pieces = [piece.replace("\n", end) for piece in pieces]
-        state = self._encoder.getstate()
+    @_in_turn
+    async def _write(self, operation: Callable[[Any], _R], argument: object) -> _R:
+        buffer = self._buffer
+        await self._align()
+        buffer.flushes = False
         try:
-            data = b"".join(map(self._encoder.encode, pieces))
-        except BaseException:
-            self._encoder.setstate(state)
-            raise
-        # Even if this is cancelled, the data will be written, and the position will be behind it.
-        self._forget()
-        if self._decoder is not None:
-            self._decoder.reset()
-        await self._file.write(data)
-        if ends_line:
-            await self._file.flush()
+            return operation(argument)
+        finally:
+            if buffer.written:
+                data = b"".join(buffer.written)
+                buffer.written.clear()
+                buffer.is_lost = True
+                # Even if this is cancelled, all of it will be written.
+                await self._inside.write(data)
+                if buffer.flushes:
+                    await self._inside.flush()
+
+    async def _align(self) -> None:
+        """Moves the file to where the wrapper is."""
+        if self._batch or self._goes_back:
+            self._catch_up()
+        buffer = self._buffer
+        if not buffer.is_lost and buffer.ahead() and self._file.writable():
+            await self._inside.seek(buffer.place)
+            buffer.forget_ahead()
 
     async def flush(self) -> None:
         """Give to the system what was written."""
-        async with self._lock:
-            self._check("")
-            await self._file.flush()
+        await self._flush(self._inside.flush)
 
     async def fsync(self) -> None:
         """Flush, and wait until the disk has all data."""
-        async with self._lock:
-            self._check("")
-            await self._file.fsync()
+        await self._flush(self._inside.fsync)
 
+    @_in_turn
+    async def _flush(self, operation: Callable[[], Awaitable[None]]) -> None:
+        self._io.flush()
+        self._iterates = False
+        await operation()
+
+    @_in_turn
     async def close(self) -> None:
         """Flush and close, after the operations that were awaited before. Closing twice is fine."""
-        async with self._lock:
-            await self._file.close()
+        if not self._io.closed:
+            await self._inside.close()
 
     async def __aenter__(self) -> TextFile:
-        if self._file.closed:
-            raise ValueError("I/O operation on closed file.")
+        self._check_open()
         return self
 
     async def __aexit__(
@@ -400,170 +419,106 @@ class TextFile:
 
     # -- the position -------------------------------------------------------------------------------------------
 
-    async def truncate(self, size: int | None = None, /) -> int:
-        """Make the file size bytes long, by default up to the position, which does not move. Returns the size."""
-        async with self._lock:
-            self._check("")
-            if size is None:
-                place = _Place.unpacked(await self._tell())
-                size = place.start + place.feed
-            return await self._file.truncate(size)
-
+    @_in_turn
     async def tell(self) -> int:
-        """The position, as a number that seek takes. Not always a number of bytes."""
-        async with self._lock:
-            self._check("")
-            return await self._tell()
+        """The position, as a number for `seek`."""
+        return await self._tell()
 
+    @_in_turn
     async def seek(self, cookie: int, whence: int = 0, /) -> int:
-        """Move the position to what tell returned, to the beginning (0), or to the end (0, whence=2)."""
-        cookie, whence = operator.index(cookie), operator.index(whence)
-        async with self._lock:
-            self._check("")
-            if not self._seekable:
-                raise io.UnsupportedOperation("underlying stream is not seekable")
-            if whence == 1:
-                if cookie != 0:
-                    raise io.UnsupportedOperation("can't do nonzero cur-relative seeks")
-                cookie = await self._tell()
-            elif whence == 2:
-                if cookie != 0:
-                    raise io.UnsupportedOperation("can't do nonzero end-relative seeks")
-                return await self._seek_end()
-            elif whence != 0:
-                raise ValueError(f"invalid whence ({whence}, should be 0, 1 or 2)")
-            if cookie < 0:
-                raise ValueError(f"negative seek position {cookie!r}")
-            await self._seek(cookie)
-            return cookie
+        """Move to a position that tell has returned; to where it is (0, 1); or to the end (0, 2)."""
+        self._check_seekable()
+        whence = operator.index(whence)
+        if whence == 1 and cookie == 0:
+            cookie, whence = await self._tell(), 0
+        # What else has no such method, the wrapper refuses.
+        target = int(cookie) if hasattr(cookie, "__int__") else -1
+        data = b""
+        if whence == 2 and target == 0:
+            start = await self._inside._end()
+        elif whence == 0 and 0 <= target < 2**168:
+            # The offset has a sign.
+            start = (target + 2**63) % 2**64 - 2**63
+            await self._inside.flush()
+            if fed := target >> _FED & _FIELD:
+                data = await self._inside.pread(fed, start)
+        else:
+            return self._io.seek(cookie, whence)
+        # From here on it does not wait.
+        await self._inside.seek(start + len(data))
+        self._forget_lines()
+        self._buffer.restart(start, data)
+        self._restart()
+        self._iterates = False
+        result = self._io.seek(cookie, whence)
+        self._place = self._buffer.place
+        if whence == 0:
+            self._set_mark()
+        return result
 
-    async def _seek_end(self) -> int:
-        position = await self._file._end()
-        await self._file.seek(position)
-        self._forget()
-        if self._decoder is not None:
-            self._decoder.reset()
-        self._set_encoder(position)
-        return position
-
-    async def _seek(self, cookie: int) -> None:
-        place = _Place.unpacked(cookie)
-        # Only this may have to wait. It moves nothing, so a cancelled seek moves nothing.
-        data = await self._file.pread(place.feed, place.start) if place.skip else b""
-        await self._file.flush()
-        await self._file.seek(place.start + len(data))
-        self._forget()
-        if self._decoder is not None:
-            if place.start == 0 and place.flags == 0 and not place.skip:
-                self._decoder.reset()
-            else:
-                self._decoder.setstate((b"", place.flags))
-            self._first = _Chunk("", 0, place.flags, b"")
-            if place.skip:
-                text = self._decoder.decode(data, bool(place.ended))
-                if len(text) < place.skip:
-                    raise OSError("can't restore logical file position")
-                self._first = _Chunk(text, len(data), place.flags, data)
-                self._text, self._used = text, place.skip
-        self._set_encoder(cookie)
-
-    def _set_encoder(self, position: int) -> None:
-        """An encoding with a mark at the beginning writes it at the beginning only."""
-        if self._encoder is not None:
-            if position:
-                self._encoder.setstate(0)
-            else:
-                self._encoder.reset()
+    @_in_turn
+    async def truncate(self, size: int | None = None, /) -> int:
+        """Make the file size bytes long, by default up to where io has read, which may be behind the position."""
+        self._io.flush()
+        self._iterates = False
+        await self._align()
+        return await self._inside.truncate(size)
 
     async def _tell(self) -> int:
-        if not self._seekable:
+        self._check_seekable()
+        if self._iterates:
+            raise OSError("telling position disabled by next() call")
+        if self._buffer.is_lost:
+            await self._find_place()
+        self._catch_up()
+        return self._io.tell()
+
+    async def _find_place(self) -> None:
+        """Finds out where a write has ended."""
+        await self._inside.flush()
+        self._buffer.restart(await self._inside.tell())
+        self._restart()
+
+    def _check_open(self) -> None:
+        if self._io.closed:
+            raise ValueError("I/O operation on closed file.")
+
+    def _check_seekable(self) -> None:
+        self._check_open()
+        if not self._file.seekable():
             raise io.UnsupportedOperation("underlying stream is not seekable")
-        position = await self._file.tell()
-        decoder = self._decoder
-        if decoder is None or (self._first is None and not self._text):
-            return position
-        if self._first is None:
-            raise OSError("can't reconstruct logical file position")
-        # Where the first chunk begins.
-        position -= sum(chunk.size for chunk in self._chunks) + len(self._first.data)
-        flags, data = self._first.flags, self._first.data
-        if not self._used:
-            return _Place(position, flags).packed()
-        state = decoder.getstate()
-        try:
-            return self._place_of(decoder, position, flags, data, self._used).packed()
-        finally:
-            decoder.setstate(state)
 
-    def _place_of(self, decoder: Any, position: int, flags: int, data: bytes, skip: int) -> _Place:
-        """The nearest safe place before the character, from which decoding gives it."""
-        # A guess of how many bytes the characters have; then fewer and fewer, until decoding them gives no more.
-        size, step = min(int(self._ratio * skip), len(data)), 1
-        while size > 0:
-            decoder.setstate((b"", flags))
-            count = len(decoder.decode(data[:size]))
-            if count <= skip:
-                held, new_flags = decoder.getstate()
-                if not held:
-                    flags = new_flags
-                    skip -= count
-                    break
-                size -= len(held)
-                step = 1
-            else:
-                size -= step
-                step *= 2
-        else:
-            size = 0
-            decoder.setstate((b"", flags))
-        start = position + size
-        if skip == 0:
-            return _Place(start, flags)
-        # One byte after the other, remembering the last place where the decoder held nothing.
-        fed = taken = 0
-        safe = _Place(start, flags)
-        for index in range(size, len(data)):
-            fed += 1
-            taken += len(decoder.decode(data[index : index + 1]))
-            held, new_flags = decoder.getstate()
-            if not held and taken <= skip:
-                safe = _Place(safe.start + fed, new_flags)
-                skip -= taken
-                fed = taken = 0
-            if taken >= skip:
-                break
-        else:
-            taken += len(decoder.decode(b"", final=True))
-            safe = safe._replace(ended=1)
-            if taken < skip:
-                raise OSError("can't reconstruct logical file position")
-        return safe._replace(feed=fed, skip=skip)
+    # -- changes ------------------------------------------------------------------------------------------------
 
+    @_in_turn
+    async def reconfigure(
+        self,
+        *,
+        encoding: str | None = None,
+        errors: str | None = None,
+        newline: Any = ...,
+        line_buffering: bool | None = None,
+        write_through: bool | None = None,
+    ) -> None:
+        """Flush, and change how text is encoded, decoded and written from now on."""
+        options: dict[str, Any] = {"encoding": encoding, "errors": errors, "line_buffering": line_buffering}
+        if newline is not ...:
+            options["newline"] = newline
+        self._check_open()
+        await self._align()
+        await self._inside.flush()
+        if self._buffer.is_lost and self._file.seekable():
+            await self._find_place()
+        self._io.reconfigure(**options)
+        self.__dict__.pop("_line_ends", None)
+        if write_through is not None:
+            self._write_through = bool(write_through)
 
-def _optional_size(size: int | None) -> int:
-    if size is None:
-        return -1
-    if not hasattr(size, "__index__"):
-        raise TypeError(f"argument should be integer or None, not '{type(size).__name__}'")
-    return operator.index(size)
-
-
-class _Place(NamedTuple):
-    """A position: from `start`, with these flags, decode `feed` bytes, and skip so many characters."""
-
-    start: int
-    flags: int = 0
-    feed: int = 0
-    skip: int = 0
-    ended: int = 0
-
-    def packed(self) -> int:
-        try:
-            return int.from_bytes(_COOKIE.pack(*self), "little")
-        except struct.error:
-            # The flags of some decoders, such as that of iso2022_kr, can be larger.
-            raise OverflowError("signed integer is greater than maximum") from None
-
-    @classmethod
-    def unpacked(cls, cookie: int) -> _Place:
-        return cls(*_COOKIE.unpack(cookie.to_bytes(_COOKIE.size, "little")))
+    @_in_turn
+    async def detach(self) -> _core.File:
+        """Flush, and return the binary file. The text file cannot be used afterwards."""
+        self._check_open()
+        await self._align()
+        await self._inside.flush()
+        self._io.detach()
+        return self._file

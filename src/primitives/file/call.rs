@@ -17,10 +17,10 @@ use std::task::{Context, Poll, Waker};
 use pyo3::exceptions::PyStopAsyncIteration;
 use pyo3::prelude::*;
 
-use super::File;
 use super::buffered::{Direct, How, MOST_NOW, Want};
 use super::job::{Begun, Failure, Job, LONG, Reply};
 use super::turn::{Mode, Ticket, TurnGuard};
+use super::{File, unsupported};
 use crate::bridge::budget;
 use crate::bridge::drop_on_loop::{DropOnLoop, drop_attached};
 use crate::bridge::io_error::raise_io;
@@ -46,6 +46,8 @@ use crate::runtime::sync::oneshot::{self, Receiver};
 use crate::runtime::{AbortHandle, NoThread};
 use crate::transport::streams::errors;
 
+/// The name of a seek.
+pub(super) const SEEK: &str = "File.seek";
 /// A read of at least this many bytes goes around the buffer.
 const DIRECT: usize = 16 * 1024;
 
@@ -84,7 +86,9 @@ pub(super) enum Action {
     Close,
     /// `__aenter__`: gives the file.
     Enter,
-    /// Flushes, and leaves the turn with the file until `File::end_turn`.
+    /// Leaves the turn with the file until `File::end_turn`.
+    Turn,
+    /// As `Turn`, and flushes first.
     Hold,
 }
 
@@ -95,7 +99,7 @@ impl Action {
 
     /// May it yield to the loop before it begins? It is then cancelled without an effect.
     fn yields_first(&self) -> bool {
-        matches!(self, Action::Read(..) | Action::ReadAt(..) | Action::Tell)
+        matches!(self, Action::Read(..) | Action::ReadAt(..) | Action::Tell | Action::Turn)
     }
 }
 
@@ -183,7 +187,8 @@ impl FileCall {
         let mode = action.as_ref().map_or(Mode::Alone, Action::mode);
         let yields_first = action.as_ref().is_some_and(Action::yields_first);
         this.action.set(action);
-        let guard = match TurnGuard::take(&file.shared, mode) {
+        let taken = if file.inside { Some(file.turn_again()?) } else { TurnGuard::take(&file.shared, mode) };
+        let guard = match taken {
             Some(guard) => guard,
             None => {
                 let (waiter, future) = Waiter::new(this.py())?;
@@ -216,8 +221,8 @@ impl FileCall {
     fn perform(this: This<'_, Self>, file: This<'_, File>, guard: TurnGuard) -> Result<Step, Raised> {
         let Some(action) = this.action.take() else { return Err(already_awaited()) };
         match action {
-            // A file that is closed may be closed again.
-            Action::Close => {}
+            // A file that is closed may be closed again, and what is done in a turn looks itself.
+            Action::Close | Action::Turn => {}
             // io does not look at the file.
             Action::Read(Want::Line(0), _) if !file.is_buffered_reader() => {
                 return bytes_from(b"").map(Step::Done);
@@ -262,12 +267,15 @@ impl FileCall {
                 // cancelled between them.
                 if matches!(whence, libc::SEEK_SET | libc::SEEK_CUR) && !file.shared.lock().is_dirty() {
                     let moved = file.shared.lock().seek(offset, whence);
-                    return FileCall::number(moved);
+                    return FileCall::number(moved.map_err(|error| seek_failed(file, &error)));
                 }
                 Job::Seek(offset, whence)
             }
             Action::End => Job::End,
-            Action::Tell => return FileCall::number(file.shared.lock().tell()),
+            Action::Tell => {
+                let here = file.shared.lock().tell();
+                return FileCall::number(here.map_err(|error| raise_io(&error)));
+            }
             Action::Truncate(size) => Job::Truncate(size),
             Action::Flush => {
                 if !file.shared.lock().is_dirty() {
@@ -277,6 +285,11 @@ impl FileCall {
             }
             Action::Sync => Job::Sync,
             Action::Enter => return Ok(Step::Done(file.object().to_owned())),
+            Action::Turn => {
+                budget::spend_item(0);
+                drop(file.hold(Some(guard)));
+                return Ok(Step::Done(Ref::none()));
+            }
             Action::Hold => {
                 this.action.set(Some(Action::Hold));
                 Job::Settle
@@ -309,9 +322,9 @@ impl FileCall {
         this.object.take().map_or_else(|| Ok(Ref::none()), |error| Err(raise(error)))
     }
 
-    fn number(number: io::Result<i64>) -> Result<Step, Raised> {
+    fn number(number: Result<i64, Raised>) -> Result<Step, Raised> {
         budget::spend_operation();
-        integer(number.map_err(|error| raise_io(&error))?).map(Step::Done)
+        integer(number?).map(Step::Done)
     }
 
     /// Sends the job to the pool. The pool's thread notifies the loop itself. Closing `cancel` ends a read's wait.
@@ -396,6 +409,7 @@ impl FileCall {
         };
         let reply = match reply {
             Ok(reply) => reply,
+            Err(Failure::System(error)) if this.name == SEEK => return Err(seek_failed(file, &error)),
             Err(Failure::System(error)) => return Err(raise_io(&error)),
             Err(Failure::Python(error)) => {
                 return Err(error.into_inner().map_or(Raised, Raised::from));
@@ -436,6 +450,14 @@ impl FileCall {
 
 fn object(py: Python<'_>, made: DropOnLoop<Py<PyAny>>) -> Result<Ref, Raised> {
     made.into_inner().map(|object| Ref::from(object.into_bound(py))).ok_or(Raised)
+}
+
+/// A buffered file of io refuses to seek in a pipe itself.
+fn seek_failed(file: This<'_, File>, error: &io::Error) -> Raised {
+    if error.raw_os_error() == Some(libc::ESPIPE) && file.capacity > 0 {
+        return unsupported("File or stream is not seekable.");
+    }
+    raise_io(error)
 }
 
 /// A pipe whose writing end ends the wait of a read.
@@ -519,6 +541,18 @@ fn try_read_at(file: This<'_, File>, count: usize, offset: i64) -> Result<Option
     budget::spend_item(read);
     // SAFETY: so many bytes were written.
     unsafe { if read == count { Ok(Some(bytes.whole())) } else { bytes.finish(read).map(Some) } }
+}
+
+/// Reads in a turn that is held, if that needs no wait: fewer bytes only at the end of the file, or `None`.
+pub(super) fn read_now(file: This<'_, File>, count: usize) -> Result<Ref, Raised> {
+    let mut state = file.shared.lock();
+    let Some(length) = state.ready(Want::Bytes(count), How::Now).map_err(|error| raise_io(&error))? else {
+        return Ok(Ref::none());
+    };
+    let bytes = bytes_from(&state.ahead()[..length])?;
+    state.consume(length);
+    budget::spend_item(length);
+    Ok(bytes)
 }
 
 /// Takes what is in the buffer. `bytes` is the same content as an object, if it was made already.

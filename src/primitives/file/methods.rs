@@ -3,7 +3,7 @@
 use pyo3::prelude::*;
 
 use super::buffered::Want;
-use super::call::{Action, FileCall, Give};
+use super::call::{Action, FileCall, Give, SEEK, read_now};
 use super::{File, unsupported};
 use crate::capi::buffer::Buffer;
 use crate::capi::fallible::push;
@@ -207,7 +207,7 @@ fn seek(file: This<'_, File>, arguments: Arguments<'_>) -> Result<Ref, Raised> {
         clear_error();
         Exception::ValueError.raise("cannot fit 'int' into an offset-sized integer")
     })?;
-    FileCall::create(file, "File.seek", Action::Seek(target, whence))
+    FileCall::create(file, SEEK, Action::Seek(target, whence))
 }
 
 fn truncate(file: This<'_, File>, arguments: Arguments<'_>) -> Result<Ref, Raised> {
@@ -318,13 +318,30 @@ pub(super) const METHODS: &[Method<File>] = &[
     ),
     Method::no_args(
         c"_end",
-        |file: This<'_, File>| FileCall::create(file, "File.seek", Action::End),
+        |file: This<'_, File>| FileCall::create(file, SEEK, Action::End),
         c"_end()\n\nFlush, and find the end of the file without moving the position. Awaitable; gives the offset.",
     ),
     Method::no_args(
         c"_hold",
         |file: This<'_, File>| FileCall::create(file, "File._hold", Action::Hold),
         c"_hold()\n\nFlush, and keep the turn until _end_turn(). Awaitable.",
+    ),
+    Method::no_args(
+        c"_turn",
+        |file: This<'_, File>| FileCall::create(file, "File._turn", Action::Turn),
+        c"_turn()\n\nKeep the turn until _end_turn(). Awaitable.",
+    ),
+    Method::no_args(
+        c"_is_free",
+        |file: This<'_, File>| !file.shared.is_closed() && file.shared.turn.is_free(),
+        c"_is_free()\n\nWhether the file is open, and no operation is under way or waits.",
+    ),
+    Method::fast(
+        c"_read_now",
+        |file: This<'_, File>, arguments: Arguments<'_>| {
+            read_now(file, usize::try_from(arguments.one("_read_now", "size")?.to_index()?).unwrap_or(0))
+        },
+        c"_read_now(size)\n\nRead within the turn that _turn() has taken, or return None if that would have to wait.",
     ),
     Method::no_args(
         c"__aenter__",

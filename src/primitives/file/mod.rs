@@ -122,7 +122,9 @@ pub(crate) struct File {
     writable: bool,
     capacity: usize,
     /// The turn that [`File::end_turn`] ends.
-    held: Mutex<Option<TurnGuard>>,
+    held: Arc<Mutex<Option<TurnGuard>>>,
+    /// Its operations are done in the turn that is held. See [`File::inside`].
+    inside: bool,
 }
 
 // SAFETY: `raw` does not change before the file is deallocated, by an attached thread. The rest is `Send`.
@@ -136,7 +138,9 @@ native_class!(unsafe File);
 /// Writes what was kept, unless a job will do that when it is over.
 impl Drop for File {
     fn drop(&mut self) {
-        drop(self.hold(None));
+        if !self.inside {
+            drop(self.hold(None));
+        }
         let Some(shared) = Arc::get_mut(&mut self.shared) else { return };
         undisturbed(|| {
             let Err(error) = shared.finish(|| check_signals().is_ok()) else { return };
@@ -219,6 +223,14 @@ impl File {
         Ok(able)
     }
 
+    /// The turn that is held, for an operation within it.
+    fn turn_again(&self) -> Result<TurnGuard, Raised> {
+        let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        held.as_ref()
+            .map(TurnGuard::again)
+            .ok_or_else(|| Exception::RuntimeError.raise("the turn of this file is not held"))
+    }
+
     /// Calls a method of the `io.FileIO`.
     fn ask<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyAny>> {
         self.check_open(name)?;
@@ -253,7 +265,8 @@ fn _open_file(py: Python<'_>, raw: Bound<'_, PyAny>, regular: bool, capacity: us
         readable,
         writable,
         capacity,
-        held: Mutex::new(None),
+        held: Arc::default(),
+        inside: false,
     };
     Ok(Bound::new(py, file)?.into_any().unbind())
 }
@@ -332,6 +345,18 @@ impl File {
     /// End the turn that _hold has taken.
     fn _end_turn(&self) {
         drop(self.hold(None));
+    }
+
+    /// The same file, for operations within the turn that _turn has taken.
+    fn _inside(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        let file = File {
+            shared: self.shared.clone(),
+            raw: Slot::new(Some(self.raw.get().ok_or(Raised)?)),
+            held: self.held.clone(),
+            inside: true,
+            ..*self
+        };
+        Ok(Bound::new(py, file)?.into_any().unbind())
     }
 
     fn __repr__(&self, py: Python<'_>) -> PyResult<String> {

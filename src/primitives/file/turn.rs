@@ -67,6 +67,12 @@ impl Turn {
         self.lock().holders > 0
     }
 
+    /// Would an operation have its turn at once?
+    pub(super) fn is_free(&self) -> bool {
+        let queue = self.lock();
+        queue.holders == 0 && queue.waiting.is_empty()
+    }
+
     fn release(&self) {
         let mut queue = self.lock();
         queue.holders -= 1;
@@ -132,6 +138,12 @@ impl TurnGuard {
 
     pub(super) fn shared(&self) -> &Arc<Shared> {
         &self.shared
+    }
+
+    /// The same turn once more. It passes on when all its guards were dropped.
+    pub(super) fn again(&self) -> TurnGuard {
+        self.shared.turn.lock().holders += 1;
+        TurnGuard { shared: self.shared.clone(), forks: self.forks }
     }
 }
 
