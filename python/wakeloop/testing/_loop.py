@@ -255,8 +255,7 @@ class EventLoop(SimulatedIO, TestingLoop):
         """Run one iteration."""
         selector = self._selector
         if type(selector) is not SelectorFacade or "select" in vars(selector):
-            # A tool has put a selector of its own there.
-            super()._run_once()
+            self._run_with_tool(selector)
             return
         for handle in self._simulated_events():
             self._ready_push(handle)
@@ -282,6 +281,33 @@ class EventLoop(SimulatedIO, TestingLoop):
         if found:
             self._handle_events(found)
         self._run_ready(due)
+
+    def _run_with_tool(self, selector: Any) -> None:
+        """Run an iteration in which a tool polls, with a selector or a `select` of its own."""
+        if type(selector) is not SelectorFacade or not self._is_timed_by_clock():
+            super()._run_once()
+            return
+        # It ends in `_select`.
+        selector.select(0.0 if self._ordered else self._wait())
+        if self._ordered is not None:
+            self._run_ordered(self._ordered)
+        else:
+            self._run_ready(self._ready_count())
+
+    def _select(self, timeout: float | None) -> int:
+        """Poll, and queue all that is due: what the selector's `select` does, which tools replace and call."""
+        if not self._is_timed_by_clock():
+            return super()._select(timeout)
+        for handle in self._simulated_events():
+            self._ready_push(handle)
+        waits = (timeout is None or timeout > 0) and not self._has_ready()
+        found = self._rest(timeout) if waits else 0
+        return found + super()._select(0.0)
+
+    def _is_timed_by_clock(self) -> bool:
+        """Whether `time` is the clock's. Tools replace it on the loop or on its class, and may do so for a while."""
+        before = self.clock.time()
+        return before <= self.time() <= self.clock.time()
 
     def _handle_events(self, count: int) -> None:
         """Call the real transports and readers whose descriptors are ready."""
@@ -320,24 +346,28 @@ class EventLoop(SimulatedIO, TestingLoop):
         while (handle := self._ready_next()) is not None:
             ordered.add(handle)
 
-    def _rest(self) -> int:
-        """Nothing is ready: wait for something real, or let the clock jump. Returns the number of events."""
+    def _rest(self, limit: float | None = None) -> int:
+        """Nothing is ready: wait for something real, or let the clock jump. Returns the number of events.
+
+        At most `limit` seconds of the clock pass.
+        """
         clock = self.clock
+        end = math.inf if limit is None else clock.time() + limit
         if clock.mode == "real":
-            return self._wait_really()
+            return self._wait_really(end=end)
         awaited = "" if self._jumps_always and clock.mode == "auto" else self._outside.awaited()
         if awaited:
-            return self._wait_really(awaited)
+            return self._wait_really(awaited, end)
         # What other threads have sent, and with while_waiting="jump" what is ready by now.
         found = self._poll(0)
         if found or self._ready_count():
             return found
-        deadline = self._deadline()
+        deadline = self._deadline(end)
         if deadline is not None and clock.mode == "auto":
             clock._jump(deadline)
             return 0
         if self._jumps_always and (awaited := self._outside.awaited()):
-            return self._wait_really(awaited)
+            return self._wait_really(awaited, end)
         if self._goals and self._thread is threading.main_thread():
             if threading.active_count() > 1:
                 # Another thread may be about to send something, or to take up a job.
@@ -348,14 +378,15 @@ class EventLoop(SimulatedIO, TestingLoop):
         # run_forever, or other threads may have something to say. The clock stands still meanwhile.
         return self._poll(None)
 
-    def _deadline(self) -> float | None:
-        """When the next timer is due. None if it never is."""
+    def _deadline(self, end: float = math.inf) -> float | None:
+        """When the next timer is due, or an earlier end. None if there is neither."""
         deadline = self._next_deadline()
-        return None if deadline is None or math.isinf(deadline) else deadline
+        deadline = end if deadline is None else min(deadline, end)
+        return None if math.isinf(deadline) else deadline
 
-    def _wait_really(self, awaited: str = "") -> int:
+    def _wait_really(self, awaited: str = "", end: float = math.inf) -> int:
         """Wait for events in real time, and return their number. The clock flows meanwhile, unless it is frozen."""
-        clock, deadline = self.clock, self._deadline()
+        clock, deadline = self.clock, self._deadline(end)
         timeout = None
         if clock.mode != "frozen" and deadline is not None:
             timeout = max(0.0, deadline - clock.time()) / clock.rate
