@@ -89,6 +89,37 @@ impl Drop for Awaited {
     }
 }
 
+/// The loop of a task that waits for a queue or an event. A task of the same loop may end the wait, so it is no work
+/// outside of the loop; see `event_loop::simulation`.
+#[derive(Debug)]
+pub(crate) struct Home(LoopHandle);
+
+impl Home {
+    pub(crate) fn of(event_loop: &Bound<'_, PyAny>) -> PyResult<Home> {
+        let handle = LoopHandle::of(event_loop)?;
+        if let LoopHandle::Own(inbox) = &handle {
+            inbox.add_waiter();
+        }
+        Ok(Home(handle))
+    }
+}
+
+impl std::ops::Deref for Home {
+    type Target = LoopHandle;
+
+    fn deref(&self) -> &LoopHandle {
+        &self.0
+    }
+}
+
+impl Drop for Home {
+    fn drop(&mut self) {
+        if let LoopHandle::Own(inbox) = &self.0 {
+            inbox.remove_waiter();
+        }
+    }
+}
+
 /// The messages for a foreign loop.
 pub(crate) struct ForeignQueue {
     /// `None` once the loop is closed. It would never run the messages, and they may hold references to it.

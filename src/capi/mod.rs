@@ -31,6 +31,7 @@ pub(crate) mod object;
 pub(crate) mod once;
 pub(crate) mod raised;
 pub(crate) mod recycle;
+pub(crate) mod redirect;
 pub(crate) mod returned;
 pub(crate) mod section;
 pub(crate) mod shared;

@@ -36,9 +36,9 @@ fn descriptors(core: This<'_, Core>) -> Result<Ref, Raised> {
 }
 
 /// Whatever runs elsewhere and will report to this loop has a reference to its inbox: operations of the runtime, jobs of
-/// its pools, lookups. The loop itself has one.
+/// its pools, lookups. The loop itself has one, and so has each of its tasks that waits for a queue or an event.
 fn operations(core: This<'_, Core>) -> Result<Ref, Raised> {
-    integer(Arc::strong_count(&core.inbox) as i64 - 1)
+    integer(Arc::strong_count(&core.inbox) as i64 - 1 - i64::from(core.inbox.waiters()))
 }
 
 /// The transports and listeners that have a descriptor.

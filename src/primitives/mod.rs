@@ -20,6 +20,8 @@ pub(crate) mod udp;
 
 use pyo3::prelude::*;
 
+use crate::capi::redirect::_redirect;
+
 /// Adds the primitives to the module.
 pub(crate) fn add_to(module: &Bound<'_, PyModule>) -> PyResult<()> {
     let py = module.py();
@@ -33,6 +35,8 @@ pub(crate) fn add_to(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<listener::TcpListener>()?;
     module.add_class::<udp::UdpSocket>()?;
     module.add_function(wrap_pyfunction!(simulated::_simulate, module)?)?;
+    module.add_function(wrap_pyfunction!(simulated::_monotonic, module)?)?;
+    module.add_function(wrap_pyfunction!(_redirect, module)?)?;
     module.add_function(wrap_pyfunction!(sleep::sleep, module)?)?;
     module.add_function(wrap_pyfunction!(echo::start_echo_server, module)?)?;
     module.add_function(wrap_pyfunction!(blocking::spawn_blocking, module)?)?;

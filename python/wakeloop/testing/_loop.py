@@ -223,8 +223,8 @@ class EventLoop(SimulatedIO, TestingLoop):
     def run_forever(self) -> None:
         """Run until stop() is called."""
         self._thread = threading.current_thread()
-        self._outside.begin_run()
-        with patched(self, self._epoch), ordered(), watching(self), _simulating():
+        with patched(self, self._epoch), ordered(), watching(self), _simulating() as number:
+            self._outside.begin_run(number)
             super().run_forever()
 
     def run_until_complete(self, future: Any) -> Any:
@@ -464,13 +464,12 @@ class EventLoop(SimulatedIO, TestingLoop):
 
 
 @contextlib.contextmanager
-def _simulating() -> Generator[None, None, None]:
-    """While a testing loop runs, wakeloop.sleep and wakeloop.spawn_blocking ask `_inline`."""
+def _simulating() -> Generator[int, None, None]:
+    """While a testing loop runs, wakeloop.sleep and wakeloop.spawn_blocking ask `_inline`. Gives the run's number."""
     global _running
     _running += 1
-    _core._simulate(True)
     try:
-        yield
+        yield _core._simulate(True)
     finally:
         _running -= 1
         if not _running:

@@ -8,6 +8,7 @@ import sys
 import threading
 from typing import Any
 
+from .. import waits
 from .._state import LoopState
 
 
@@ -20,9 +21,12 @@ class Outside:
         #: The threads that were there before the loop ran, and the workers that were busy then. They are not its program's.
         self._earlier: set[threading.Thread] = set()
         self._busy_earlier: set[threading.Thread] = set()
+        #: The number of the run.
+        self._run = 0
 
-    def begin_run(self) -> None:
+    def begin_run(self, number: int) -> None:
         """Note which threads exist."""
+        self._run = number
         self._earlier = set(threading.enumerate())
         self._busy_earlier = set(_busy_workers())
 
@@ -61,13 +65,37 @@ class Outside:
             return f"the thread {threads[0].name!r}"
         if busy := sorted(thread.name for thread in _busy_workers() if thread not in self._busy_earlier):
             return f"a job of the executor's thread {busy[0]!r}"
+        if (others := self._others()) and self._waits_for_others():
+            return f"the thread {others[0]!r}, which may use a wakeloop.Queue or Event that is awaited"
         return ""
+
+    def _others(self) -> list[str]:
+        """Return the names of the threads that were there before, without idle workers of executors."""
+        workers: Any = getattr(concurrent.futures.thread, "_threads_queues", ())
+        busy, here = _busy_workers(), threading.current_thread()
+        alive = [thread for thread in self._earlier if thread is not here and thread.is_alive() and is_programs(thread)]
+        return sorted(thread.name for thread in alive if thread not in workers or thread in busy)
+
+    def _waits_for_others(self) -> bool:
+        """Whether a task waits for a queue or an event that other threads may know: it is older than the run, or they wait
+        for it too."""
+        return any(
+            _is_shared(link.awaitable, self._run)
+            for task in asyncio.all_tasks(self._loop)
+            for link in waits._chain(task.get_coro())
+        )
 
     def threads(self) -> list[threading.Thread]:
         """Return the threads that the program has started and that still run, without the workers of executors."""
         workers: Any = getattr(concurrent.futures.thread, "_threads_queues", ())
         found = {thread for thread in threading.enumerate() if is_programs(thread)} - self._earlier
         return sorted((thread for thread in found if thread not in workers), key=lambda thread: thread.name)
+
+
+def _is_shared(awaitable: Any, run: int) -> bool:
+    kind = type(awaitable)
+    # Looked for on the class, so that no `__getattr__` of the program is called.
+    return kind.__module__ == "wakeloop._core" and hasattr(kind, "_is_shared") and bool(awaitable._is_shared(run))
 
 
 def _busy_workers() -> list[threading.Thread]:

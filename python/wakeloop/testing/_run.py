@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import datetime
 import gc
-import inspect
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, TypeVar
 
@@ -95,7 +94,7 @@ def run_on(loop: EventLoop, main: Main[_T], *, check: bool = True, debug: bool |
 
 def _coroutine(main: Main[Any]) -> Coroutine[Any, Any, Any]:
     coroutine = main() if callable(main) else main
-    if not inspect.iscoroutine(coroutine):
+    if not asyncio.iscoroutine(coroutine):
         raise TypeError(f"a coroutine or a coroutine function was expected, not {type(main).__qualname__}")
     return coroutine
 

@@ -42,6 +42,8 @@ pub(crate) struct Inbox {
     jobs: AtomicU32,
     /// The number of name lookups of this loop.
     lookups: AtomicU32,
+    /// The tasks of this loop that wait for a queue or an event.
+    waiters: AtomicU32,
     /// The thread in which `run_forever` is active, by its `threading.get_ident()`; 0 if it is not.
     runner: AtomicU64,
     /// The loop is in debug mode.
@@ -88,6 +90,7 @@ impl Inbox {
             calls: SideList::new(),
             jobs: AtomicU32::new(0),
             lookups: AtomicU32::new(0),
+            waiters: AtomicU32::new(0),
             runner: AtomicU64::new(0),
             debug: AtomicBool::new(false),
         }
@@ -163,5 +166,19 @@ impl Inbox {
 
     pub(crate) fn lookups(&self) -> u32 {
         self.lookups.load(Ordering::Relaxed)
+    }
+
+    /// Counts a task of this loop that waits for a queue or an event.
+    pub(crate) fn add_waiter(&self) {
+        // Relaxed, as for `jobs`: the loop's own thread adds, and reads the number between two turns.
+        self.waiters.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn remove_waiter(&self) {
+        self.waiters.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn waiters(&self) -> u32 {
+        self.waiters.load(Ordering::Relaxed)
     }
 }

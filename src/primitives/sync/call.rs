@@ -18,6 +18,7 @@ use crate::bridge::budget;
 use crate::capi::collector::Visitor;
 use crate::capi::coroutine::{self, AwaitState, Coroutine, Step, already_awaited};
 use crate::capi::imports::imports;
+use crate::capi::methods::Method;
 use crate::capi::native::{self, native_class};
 use crate::capi::{Borrowed, Raised, Ref, Slot, This};
 use crate::event_loop::clock::monotonic_nanos;
@@ -185,7 +186,21 @@ impl Call {
     }
 }
 
+fn is_shared(this: This<'_, Call>, run: Borrowed<'_>) -> Result<bool, Raised> {
+    let run = run.to_index()?;
+    let object = this.object.get();
+    let wanted = object.as_ref().and_then(|object| wanted(object, this.side.get()));
+    Ok(wanted.is_some_and(|wanted| wanted.is_shared(run as u32)))
+}
+
 /// Makes the class. Called once, by the module's initialisation.
 pub(super) fn make_type(py: Python<'_>) -> PyResult<()> {
-    coroutine::class::<Call>(c"wakeloop._core.SyncCall").build(py).map(drop)
+    coroutine::class::<Call>(c"wakeloop._core.SyncCall")
+        .methods(&[Method::one_arg(
+            c"_is_shared",
+            is_shared,
+            c"_is_shared(run, /)\n\nWhether other threads may end the wait, as far as that can be seen. `run` is the number of a testing loop's run.",
+        )])
+        .build(py)
+        .map(drop)
 }

@@ -7,15 +7,18 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use pyo3::prelude::*;
 
 use super::line::{Line, Place};
-use super::sleeper::{Sleeper, wake_all};
+use super::sleeper::{Sleeper, running_address, wake_all};
 use super::wait::{Seat, Tried};
 use crate::capi::Raised;
 use crate::capi::collector::Visitor;
 use crate::capi::inspect::boolean;
+use crate::primitives::simulated::runs;
 
 #[derive(Debug)]
 struct State {
     is_set: bool,
+    /// See [`runs`].
+    made_in_run: u32,
     waiters: Line<Sleeper>,
 }
 
@@ -30,7 +33,7 @@ unsafe impl Sync for Event {}
 
 impl Default for Event {
     fn default() -> Event {
-        Event(Mutex::new(State { is_set: false, waiters: Line::new() }))
+        Event(Mutex::new(State { is_set: false, made_in_run: runs(), waiters: Line::new() }))
     }
 }
 
@@ -62,6 +65,13 @@ impl Event {
             return Tried::Done(boolean(true));
         }
         seat.take_in(&mut state.waiters)
+    }
+
+    /// As [`Queue::is_shared`](super::queue::Queue::is_shared).
+    pub(super) fn is_shared(&self, run: u32) -> bool {
+        let running = running_address();
+        let state = self.lock();
+        state.made_in_run < run || state.waiters.waiters().any(|each| each.is_beside(running))
     }
 
     pub(super) fn is_waiting(&self, place: Place) -> bool {

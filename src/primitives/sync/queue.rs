@@ -17,12 +17,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use pyo3::prelude::*;
 
 use super::line::{Left, Line, Place};
-use super::sleeper::{Sleeper, wake, wake_all, wake_quietly};
+use super::sleeper::{Sleeper, running_address, wake, wake_all, wake_quietly};
 use super::wait::{Seat, Tried};
 use crate::capi::collector::Visitor;
 use crate::capi::error::no_memory;
 use crate::capi::imports::support;
 use crate::capi::{Exception, Raised, Ref, Slot};
+use crate::primitives::simulated::runs;
 
 #[derive(Debug)]
 struct State {
@@ -31,6 +32,8 @@ struct State {
     maxsize: i64,
     unfinished: usize,
     is_shutdown: bool,
+    /// See [`runs`].
+    made_in_run: u32,
     getters: Line<Sleeper>,
     putters: Line<Sleeper>,
     joiners: Line<Sleeper>,
@@ -115,6 +118,7 @@ impl Default for Queue {
             maxsize: 0,
             unfinished: 0,
             is_shutdown: false,
+            made_in_run: runs(),
             getters: Line::new(),
             putters: Line::new(),
             joiners: Line::new(),
@@ -180,6 +184,15 @@ impl Queue {
             return Tried::Done(Ref::none());
         }
         seat.take_in(&mut state.joiners)
+    }
+
+    /// May others than the loop that runs on this thread notify one who waits? Others wait too, or the queue is older
+    /// than this run of a testing loop.
+    pub(super) fn is_shared(&self, run: u32) -> bool {
+        let running = running_address();
+        let state = self.lock();
+        let lines = [&state.getters, &state.putters, &state.joiners];
+        state.made_in_run < run || lines.iter().any(|line| line.waiters().any(|each| each.is_beside(running)))
     }
 
     pub(super) fn is_waiting(&self, side: Side, place: Place) -> bool {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use pyo3::prelude::*;
 
-use crate::bridge::loop_handle::{LoopHandle, report, running_loop};
+use crate::bridge::loop_handle::{Home, report, running_loop};
 use crate::bridge::waiter::new_future_of;
 use crate::capi::call::call0;
 use crate::capi::collector::Visitor;
@@ -26,7 +26,7 @@ pub(super) enum Sleeper {
 /// A task that waits for a future of its own loop.
 #[derive(Debug)]
 pub(super) struct Task {
-    event_loop: LoopHandle,
+    event_loop: Home,
     /// The address of the loop's object. The future keeps the loop alive, so no other loop has the address.
     address: usize,
     future: Ref,
@@ -39,7 +39,7 @@ impl Sleeper {
     /// Raises RuntimeError if no loop runs on this thread.
     pub(super) fn task(py: Python<'_>) -> Result<(Sleeper, Ref), Raised> {
         let running = running_loop()?;
-        let event_loop = LoopHandle::of(&running.bind(py))?;
+        let event_loop = Home::of(&running.bind(py))?;
         let future = new_future_of(&running)?;
         let address = running.as_ptr() as usize;
         Ok((Sleeper::Task(Task { event_loop, address, future: future.clone_ref() }), future))
@@ -48,6 +48,11 @@ impl Sleeper {
     /// Is it a task whose loop is closed? Nothing wakes it any more.
     pub(super) fn is_gone(&self) -> bool {
         matches!(self, Sleeper::Task(task) if task.event_loop.is_closed())
+    }
+
+    /// Is it a thread, or a task of another loop than the one at this address?
+    pub(super) fn is_beside(&self, running: usize) -> bool {
+        !matches!(self, Sleeper::Task(task) if task.address == running)
     }
 
     /// Shows the collector what the sleeper refers to.
@@ -123,7 +128,7 @@ pub(super) fn wake_all(py: Python<'_>, sleepers: impl Iterator<Item = Sleeper>) 
 }
 
 /// The address of the loop that runs on this thread. `None` stands for no loop, and is no loop's address.
-fn running_address() -> usize {
+pub(super) fn running_address() -> usize {
     unless_raised(call0(&imports()._get_running_loop)).map_or(0, |running| running.as_ptr() as usize)
 }
 

@@ -80,6 +80,13 @@ impl Wanted<'_> {
         }
     }
 
+    pub(super) fn is_shared(self, run: u32) -> bool {
+        match self {
+            Wanted::Queue(queue, _) => queue.is_shared(run),
+            Wanted::Event(event) => event.is_shared(run),
+        }
+    }
+
     pub(super) fn leave(self, py: Python<'_>, place: Place) {
         match self {
             Wanted::Queue(queue, side) => queue.leave(py, side, place),
