@@ -2,11 +2,8 @@
 
 import asyncio
 import concurrent.futures
-import datetime
-import logging
 import math
 import os
-import queue
 import socket
 import subprocess
 import sys
@@ -410,112 +407,3 @@ def test_a_reader_in_real_time_wakes_a_loop_with_a_frozen_clock():
         thread.join()
 
     testing.run(main, clock="frozen", check=False)
-
-
-# -- patch_time ------------------------------------------------------------------------------------------------
-
-
-def readings():
-    return time.time(), time.monotonic(), time.perf_counter(), time.time_ns(), time.monotonic_ns(), time.perf_counter_ns()
-
-
-def test_the_time_module_follows_the_clock_for_code_under_test():
-    start = datetime.datetime(2026, 1, 1, tzinfo=datetime.timezone.utc).timestamp()
-
-    async def main():
-        assert readings() == (start, 0, 0, start * 1e9, 0, 0)
-        await asyncio.sleep(HOUR)
-        assert readings() == (start + HOUR, HOUR, HOUR, (start + HOUR) * 1e9, HOUR * 1e9, HOUR * 1e9)
-
-    real = time.time, time.monotonic, time.sleep
-    testing.run(main, patch_time=True)
-    assert (time.time, time.monotonic, time.sleep) == real
-
-
-def test_the_wall_clock_starts_where_the_test_says():
-    noon = datetime.datetime(2030, 6, 1, 12, tzinfo=datetime.timezone.utc)
-
-    async def main():
-        await asyncio.sleep(60)
-        return time.time()
-
-    assert testing.run(main, patch_time=noon) == noon.timestamp() + 60
-    assert testing.run(main, patch_time=1000) == 1060
-    with pytest.raises(TypeError, match="patch_time"):
-        testing.run(main, patch_time="noon")
-
-
-def test_a_function_that_was_imported_by_name_follows_the_clock_too(tmp_path, monkeypatch):
-    (tmp_path / "uses_time.py").write_text("from time import monotonic as clock\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    import uses_time
-
-    async def main():
-        await asyncio.sleep(HOUR)
-        return uses_time.clock()
-
-    real = uses_time.clock
-    assert testing.run(main, patch_time=True) == HOUR
-    assert uses_time.clock is real
-
-
-def test_logging_threading_and_queues_keep_real_time(caplog):
-    before = time.time()
-
-    async def main():
-        await asyncio.sleep(HOUR)
-        logging.getLogger("under.test").warning("logged")
-        with pytest.raises(queue.Empty):
-            queue.Queue().get(timeout=0.01)
-        assert not threading.Event().wait(0.01)
-
-    testing.run(main, patch_time=True)
-    record = next(record for record in caplog.records if record.name == "under.test")
-    assert before <= record.created < before + 600
-
-
-@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SystemExit])
-def test_time_is_restored_whatever_happens(error):
-    real = time.time
-
-    async def main():
-        assert time.time is not real
-        raise error
-
-    with pytest.raises(error):
-        testing.run(main, patch_time=True)
-    assert time.time is real
-
-
-def test_other_threads_that_were_there_before_keep_real_time():
-    ask, answers = queue.Queue(), queue.Queue()
-
-    def serve():
-        while ask.get():
-            answers.put(time.monotonic())
-
-    thread = threading.Thread(target=serve)
-    thread.start()
-
-    async def main():
-        ask.put(True)
-        theirs = answers.get(timeout=10)
-        ours = await asyncio.to_thread(lambda: time.monotonic())
-        return theirs, ours
-
-    before = time.monotonic()
-    theirs, ours = testing.run(main, patch_time=True)
-    ask.put(False)
-    thread.join()
-    assert theirs >= before and ours < 60
-
-
-def test_a_sleep_in_an_inline_job_takes_the_clocks_time():
-    async def main():
-        loop = asyncio.get_running_loop()
-        await asyncio.gather(asyncio.to_thread(time.sleep, HOUR), asyncio.to_thread(lambda: time.sleep(60)))
-        return loop.time()
-
-    before = time.monotonic()
-    assert testing.run(main, patch_time=True, executor="inline") == HOUR
-    assert time.monotonic() - before < 60

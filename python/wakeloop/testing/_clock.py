@@ -7,14 +7,15 @@ next deadline, a test advances it, or it flows with real time.
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable
 from typing import Literal, get_args
 
+from .. import _core
+
 Mode = Literal["auto", "frozen", "real"]
 
-#: Patched by nobody: `patch_time` replaces the attribute of the module `time`.
-_monotonic = time.monotonic
+#: `time.monotonic` belongs to the program, and to the tools that replace it.
+_monotonic = _core._monotonic
 
 
 class Clock:

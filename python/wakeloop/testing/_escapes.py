@@ -3,7 +3,7 @@
 `time.sleep`, a blocking socket or a thread that sleeps take real time, which no virtual clock can skip. CPython reports
 such calls to audit hooks before they block. The hook is installed when the first testing loop runs. It cannot be
 removed, and does nothing while none runs. Until Python 3.12 `time.sleep` is not reported; there the function is
-replaced in the module `time` while a testing loop runs. Calls that nobody reports show by the time that a step takes.
+redirected while a testing loop runs. Calls that nobody reports show by the time that a step takes.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from .. import _core
 from ._state import TestingLoop
 
 
@@ -32,7 +33,7 @@ _loops: dict[int, list[TestingLoop]] = {}
 _installed = False
 _SLEEP_IS_AUDITED = sys.version_info >= (3, 13)
 _real_sleep = time.sleep
-_monotonic, _thread_time = time.monotonic, time.thread_time
+_thread_time = time.thread_time
 
 #: A step that blocks its thread for more than so many real seconds is reported.
 BLOCKED = 1.0
@@ -40,6 +41,8 @@ BLOCKED = 1.0
 _FRESH = 0.25
 
 _LIBRARY = os.path.dirname(threading.__file__) + os.sep
+#: Their functions stand in for time.sleep.
+_STAND_INS = (__name__, f"{__package__}._patched_time")
 #: asyncio and wakeloop: what they do themselves is no escape of the program.
 _OWN = (_LIBRARY + "asyncio" + os.sep, os.path.dirname(os.path.dirname(__file__)) + os.sep)
 
@@ -53,23 +56,25 @@ def watching(loop: TestingLoop) -> Iterator[None]:
         sys.addaudithook(_audit)
     own = threading.get_ident()
     _loops.setdefault(own, []).append(loop)
-    if not _SLEEP_IS_AUDITED and time.sleep is _real_sleep:
-        setattr(time, "sleep", sleep)
+    if not _SLEEP_IS_AUDITED and len(_loops) == len(_loops[own]) == 1:
+        with contextlib.suppress(RuntimeError, ValueError):  # Another tool has replaced it.
+            _core._redirect(_real_sleep, note_sleep)
     try:
         yield
     finally:
         _loops[own].remove(loop)
         if not _loops[own]:
             del _loops[own]
-        if not _loops and time.sleep is sleep:
-            time.sleep = _real_sleep
+        if not _loops and not _SLEEP_IS_AUDITED:
+            with contextlib.suppress(RuntimeError, ValueError):
+                _core._redirect(_real_sleep, None)
 
 
-def sleep(seconds: float) -> None:
-    """As time.sleep, and reported like a call that is audited."""
+def note_sleep(_: object, seconds: float) -> Any:
+    """Stands in for time.sleep, and reports the call where CPython does not."""
     if not _SLEEP_IS_AUDITED:
         _audit("time.sleep", (seconds,))
-    _real_sleep(seconds)
+    return NotImplemented
 
 
 def _audit(event: str, arguments: tuple[Any, ...]) -> None:
@@ -98,7 +103,10 @@ def _report(loop: TestingLoop, what: str, how: str) -> None:
         return
     text = f"{what} {how}"
     registry: Any = {}
-    frame = _call_site(sys._getframe(2 if _SLEEP_IS_AUDITED or not what.startswith("time.sleep") else 3))
+    frame: types.FrameType | None = sys._getframe(2)
+    while frame is not None and frame.f_globals.get("__name__") in _STAND_INS:
+        frame = frame.f_back
+    frame = _call_site(frame)
     if frame is not None:
         file, line = frame.f_code.co_filename, frame.f_lineno
         registry = frame.f_globals.setdefault("__warningregistry__", registry)
@@ -123,13 +131,13 @@ class Stopwatch:
 
     def begin(self) -> None:
         """A step begins."""
-        self._begun = now = _monotonic()
+        self._begun = now = _core._monotonic()
         if now - self._read_at > _FRESH:
             self._processor_time, self._read_at = _thread_time(), now
 
     def blocked(self) -> float:
         """The step has ended: return for how many seconds it has taken, if it blocked for most of them, or 0."""
-        took = _monotonic() - self._begun
+        took = _core._monotonic() - self._begun
         if took <= BLOCKED:
             return 0.0
         return took if _thread_time() - self._processor_time < took / 2 else 0.0

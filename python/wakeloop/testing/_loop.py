@@ -13,7 +13,6 @@ import datetime
 import gc
 import math
 import threading
-import time
 import warnings
 from collections.abc import Callable, Generator
 from typing import Any, Literal, TypeVar, TypeVarTuple, Unpack
@@ -27,7 +26,7 @@ from ._escapes import SimulationWarning, Stopwatch, report_blocked, watching
 from ._inline import Delay, Executor, Fault, Jobs
 from ._order import ReadyCallbacks, owner_of
 from ._outside import Outside
-from ._patched_time import epoch_of, patched
+from ._patched_time import check_unpatched, epoch_of, patched
 from ._schedule import Schedule, schedule_of
 from ._state import TestingLoop
 from ._steps import StepLog, function_name
@@ -45,7 +44,7 @@ WhileWaiting = Literal["wait", "jump"]
 #: that has to happen at the same steps in each run.
 COLLECT_EVERY = 10_000
 
-_monotonic = time.monotonic
+_monotonic = _core._monotonic
 
 #: After so many real seconds of waiting for something real, a clock says so once.
 PATIENCE = 5.0
@@ -70,8 +69,9 @@ class EventLoop(SimulatedIO, TestingLoop):
       `loop.clock.advance` is called, "real" is real time.
     - network: a simulated network, on which connections, servers, datagrams and names then are.
     - seed, schedule: what decides the order of ready callbacks. Without them it is asyncio's.
-    - patch_time: while the loop runs, `time.time`, `time.monotonic` and the like follow its clock in the code under
-      test. A datetime, or seconds since 1970, say when the clock starts; True means the beginning of 2026.
+    - patch_time: while the loop runs, the clocks of `time` and `datetime` follow its clock in the code under test. A
+      datetime, or seconds since 1970, say when the clock starts; True means the beginning of 2026. RuntimeError if
+      another tool has replaced them.
     - while_waiting: "wait" lets the clock flow in real time while something real is awaited (a descriptor, a process,
       a job of a thread); "jump" lets it jump all the same.
     - executor: whether the jobs of run_in_executor run "inline", on the loop's thread, or in "threads". "auto" means
@@ -110,6 +110,8 @@ class EventLoop(SimulatedIO, TestingLoop):
             elif executor_delay or executor_fault:
                 raise ValueError("executor_delay and executor_fault are for inline jobs: give executor='inline'")
             self._epoch = epoch_of(patch_time)
+            if self._epoch is not None:
+                check_unpatched()
         except BaseException:
             self.close()
             raise
@@ -223,7 +225,7 @@ class EventLoop(SimulatedIO, TestingLoop):
     def run_forever(self) -> None:
         """Run until stop() is called."""
         self._thread = threading.current_thread()
-        with patched(self, self._epoch), ordered(), watching(self), _simulating() as number:
+        with watching(self), patched(self), ordered(), _simulating() as number:
             self._outside.begin_run(number)
             super().run_forever()
 
@@ -241,7 +243,7 @@ class EventLoop(SimulatedIO, TestingLoop):
         if self._ordered is not None:
             self._ordered.clear()
 
-    def _started_thread(self, thread: threading.Thread) -> bool:
+    def _started_thread(self, thread: threading.Thread | None) -> bool:
         return thread is not self._thread and thread not in self._outside._earlier
 
     def _clock_moved(self) -> None:

@@ -31,11 +31,13 @@ class TestingLoop(EventLoop):
     jobs: Any
     #: The thread in which the loop runs.
     _thread: threading.Thread | None
+    #: The wall clock's time at the start of the loop, in seconds since 1970. None if time is not patched.
+    _epoch: float | None
     #: How often the program has left the simulation.
     _escapes: int
     _tasks_made: int
     _futures_made: int
 
-    def _started_thread(self, thread: threading.Thread) -> bool:
-        """Whether the thread was started during the loop's run."""
+    def _started_thread(self, thread: threading.Thread | None) -> bool:
+        """Whether the thread was started during the loop's run. None stands for one that Python has not started."""
         raise NotImplementedError
