@@ -33,6 +33,7 @@ from ._steps import StepLog, function_name
 from ._tasks import Future, Task
 from ._verdicts import Reports, deadlock, too_many_steps
 from .network._io import SimulatedIO
+from .network._listeners import joining
 
 _T = TypeVar("_T")
 _Ts = TypeVarTuple("_Ts")
@@ -225,8 +226,9 @@ class EventLoop(SimulatedIO, TestingLoop):
     def run_forever(self) -> None:
         """Run until stop() is called."""
         self._thread = threading.current_thread()
-        with watching(self), patched(self), ordered(), _simulating() as number:
+        with watching(self), patched(self), joining(self), ordered(), _simulating() as number:
             self._outside.begin_run(number)
+            self._earlier_sockets.forget()
             super().run_forever()
 
     def run_until_complete(self, future: Any) -> Any:

@@ -38,6 +38,10 @@ class TestingLoop(EventLoop):
     _tasks_made: int
     _futures_made: int
 
+    def _move_watch(self, fd: int) -> None:
+        """The socket of a descriptor has joined the network: let what waits for it wait there."""
+        raise NotImplementedError
+
     def _started_thread(self, thread: threading.Thread | None) -> bool:
         """Whether the thread was started during the loop's run. None stands for one that Python has not started."""
         raise NotImplementedError

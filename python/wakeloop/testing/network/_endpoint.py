@@ -29,6 +29,8 @@ class Endpoint:
         self.proto = proto
         #: The simulated descriptor; -1 if no program has the socket.
         self.fd = -1
+        #: All of them: a socket of the program may have several.
+        self.descriptors: list[int] = []
         self.address: Address | None = None
         self.port = 0
         self.scope: tuple[int, int] = (0, 0)
@@ -46,8 +48,8 @@ class Endpoint:
 
     def changed(self) -> None:
         """Let the poll look at the socket."""
-        if self.fd >= 0:
-            self.network.poll.notify(self.fd)
+        for descriptor in self.descriptors:
+            self.network.poll.notify(descriptor)
 
     def take_failure(self) -> None:
         """Raise a failure that happened between two calls, once."""
@@ -211,9 +213,9 @@ class Endpoint:
 
     def forget_descriptor(self) -> None:
         """Take the descriptor back: no program has the socket any more."""
-        if self.fd >= 0:
-            self.network.close_descriptor(self.fd)
-            self.fd = -1
+        for descriptor in self.descriptors:
+            self.network.close_descriptor(descriptor)
+        self.fd, self.descriptors = -1, []
 
 
 def _as_int(value: Any) -> int:

@@ -9,13 +9,15 @@ from __future__ import annotations
 import asyncio
 import functools
 import selectors
+import socket
 from typing import TYPE_CHECKING, Any
 
 from ..._inherited import SelectorEventLoop, base_events, selector_events, unix_events
 from .._schedule import Schedule
+from ._listeners import Earlier, waited_for
 from ._network import Network
 from ._rebound import rebound
-from ._socket import Calls, adopt, is_adoptable, is_simulated
+from ._socket import Calls, SimulatedSocket, adopt, is_adoptable, is_simulated
 
 if TYPE_CHECKING:
     _Base = SelectorEventLoop
@@ -48,6 +50,7 @@ class SimulatedIO(_Base):
                 raise TypeError(f"a Network was expected, not {type(network).__qualname__}")
             network.attach(self)
         self.network = network
+        self._earlier_sockets = Earlier()
 
     def _simulated_events(self) -> list[asyncio.Handle]:
         """The handles that wait for simulated descriptors which are ready, in the order of a poll."""
@@ -76,13 +79,29 @@ class SimulatedIO(_Base):
         network = self.network
         if network is None:
             return None
-        endpoint = network.endpoint_of(fd if isinstance(fd, int) else _number_of(fd))
+        number = fd if isinstance(fd, int) else _number_of(fd)
+        endpoint = network.endpoint_of(number)
+        if endpoint is None and kind == "reader" and waited_for(network, fd, number):
+            endpoint = network.endpoint_of(number)
         if endpoint is None:
             return None
         self._check_closed()
         handle = asyncio.Handle(callback, args, self, options.get("context"))
-        network.poll.watch(endpoint, kind, handle)
+        network.poll.watch(number, endpoint, kind, handle)
         return handle
+
+    def _move_watch(self, fd: int) -> None:
+        """The socket of a descriptor has joined the network: let what waits for it wait there."""
+        assert self.network is not None
+        _, reader, writer = super()._watch_of(fd)  # type: ignore[misc]
+        for handle, remove, add in (
+            (reader, super()._remove_reader, self._add_reader),  # type: ignore[misc]
+            (writer, super()._remove_writer, self._add_writer),  # type: ignore[misc]
+        ):
+            if handle is not None:
+                callback, args, context = handle._callback, handle._args, handle._context
+                remove(fd)
+                add(fd, callback, *args, context=context)
 
     def _unwatch(self, fd: Any, kind: str) -> bool | None:
         """Let nothing wait for a simulated descriptor. None if the descriptor is real."""
@@ -221,6 +240,8 @@ class SimulatedIO(_Base):
         async def sock_connect(self, sock, address):
             """Connect a non-blocking socket; see asyncio.loop.sock_connect."""
             base_events._check_ssl_socket(sock)
+            if self.network is not None and isinstance(sock, socket.socket | SimulatedSocket):
+                self._earlier_sockets.at(self, sock.family, address)
             if self._joins(sock, address):
                 return await _Selector.sock_connect(self, sock, address)
             return await super().sock_connect(sock, address)

@@ -72,6 +72,7 @@ class Network(NetworkState):
         self.poll = Poll()
         #: The sockets that are bound to paths.
         self.paths: dict[Any, Any] = {}
+        self.adopted: dict[tuple[int, int], Endpoint] = {}
         self._hosts: dict[str, Host] = {}
         self._owners: dict[Address, Host] = {}
         self._links: dict[frozenset[Host], Link] = {}
@@ -281,8 +282,9 @@ class Network(NetworkState):
             raise RuntimeError(f"{self!r} belongs to {self.loop!r}, which is not closed")
         self._loop = weakref.ref(loop)
         for endpoint in list(self._descriptors.values()):
-            endpoint.fd = -1
+            endpoint.fd, endpoint.descriptors = -1, []
         self._descriptors.clear()
+        self.adopted.clear()
         self._next_descriptor = FIRST_DESCRIPTOR
         self._connections.clear()
         self.paths.clear()
@@ -303,7 +305,9 @@ class Network(NetworkState):
         if descriptor is None:
             descriptor = self._next_descriptor
             self._next_descriptor += 1
-        endpoint.fd = descriptor
+        if endpoint.fd < 0:
+            endpoint.fd = descriptor
+        endpoint.descriptors.append(descriptor)
         self._descriptors[descriptor] = endpoint
 
     def close_descriptor(self, descriptor: int) -> None:

@@ -21,8 +21,6 @@ PATIENCE = 100
 class Pollable(Protocol):
     """What has a simulated descriptor."""
 
-    fd: int
-
     def ready(self) -> tuple[bool, bool]:
         """Whether a poll reports it as readable, and as writable."""
 
@@ -48,16 +46,16 @@ class Poll:
         #: When a descriptor was reported last, and how often since the clock has moved or something has happened with it.
         self._reports: dict[int, tuple[float, int]] = {}
 
-    def watch(self, source: Pollable, kind: str, handle: asyncio.Handle) -> None:
+    def watch(self, fd: int, source: Pollable, kind: str, handle: asyncio.Handle) -> None:
         """Let a handle wait; `kind` is "reader" or "writer". It replaces, and cancels, the one that waits so far."""
-        watch = self._watches.get(source.fd)
+        watch = self._watches.get(fd)
         if watch is None:
-            watch = self._watches[source.fd] = Watch(source)
+            watch = self._watches[fd] = Watch(source)
         earlier: asyncio.Handle | None = getattr(watch, kind)
         setattr(watch, kind, handle)
         if earlier is not None:
             earlier.cancel()
-        self._candidates.setdefault(source.fd)
+        self._candidates.setdefault(fd)
 
     def unwatch(self, fd: int, kind: str) -> bool:
         """Cancel the handle that waits. Returns whether there was one."""

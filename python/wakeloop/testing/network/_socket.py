@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
 import socket
+import struct
+import sys
 import warnings
 import weakref
 from collections.abc import Iterable
@@ -345,6 +348,11 @@ class AdoptedSocket(Calls, socket.socket):  # type: ignore[misc]  # accept() ret
     def _endpoint(self) -> Endpoint:
         return _adopted[self]
 
+    def _open_endpoint(self) -> Endpoint:
+        if self.fileno() < 0:
+            raise error(errno.EBADF)
+        return super()._open_endpoint()
+
     def gettimeout(self) -> float | None:
         return socket.socket.gettimeout(self)
 
@@ -362,14 +370,17 @@ class AdoptedSocket(Calls, socket.socket):  # type: ignore[misc]  # accept() ret
         super().setsockopt(level, name, value, size)
 
     def dup(self) -> AdoptedSocket:
-        raise error(errno.EOPNOTSUPP)
+        made = socket.socket(self.family, self.type, self.proto, fileno=socket.dup(self.fileno()))
+        made.settimeout(self.gettimeout())
+        adopt(self._endpoint.network, made)
+        return made  # type: ignore[return-value]
 
     def detach(self) -> int:
-        _close(self._endpoint)
+        _leave(self._endpoint, self.fileno())
         return socket.socket.detach(self)
 
     def close(self) -> None:
-        _close(self._endpoint)
+        _leave(self._endpoint, self.fileno())
         socket.socket.close(self)
 
     def __repr__(self) -> str:
@@ -386,13 +397,27 @@ _CARRIED = [
 ]
 
 
-def adopt(network: NetworkState, sock: socket.socket) -> None:
+def adopt(network: NetworkState, sock: socket.socket, backlog: int | None = None) -> None:
     """Move a socket that the program has made, and that has no peer, to the simulated network.
 
-    It takes its name and whether it listens along. TypeError if it is an instance of another class.
+    It takes its name and whether it listens along. Several objects may stand for one socket, as after dup(). TypeError if
+    it is an instance of another class.
     """
     if type(sock) is not socket.socket:
         raise TypeError(f"{type(sock).__qualname__} cannot be moved to the simulated network: only socket.socket can")
+    status = os.fstat(sock.fileno())
+    inode = status.st_dev, status.st_ino
+    endpoint = network.adopted.get(inode)
+    if endpoint is None or endpoint.fd < 0:
+        endpoint = network.adopted[inode] = _endpoint_for(network, sock, backlog)
+    network.open_descriptor(endpoint, sock.fileno())
+    _adopted[sock] = endpoint
+    sock.__class__ = AdoptedSocket
+    # A socket that is never closed is closed by its destructor.
+    weakref.finalize(sock, _leave, endpoint, sock.fileno()).atexit = False
+
+
+def _endpoint_for(network: NetworkState, sock: socket.socket, backlog: int | None) -> Endpoint:
     endpoint = make_endpoint(network, sock.family, sock.type, sock.proto)
     for level, name in _CARRIED:
         value = sock.getsockopt(level, name)
@@ -403,27 +428,51 @@ def adopt(network: NetworkState, sock: socket.socket) -> None:
             socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, sock.getsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY)
         )
     name = sock.getsockname()
-    if sock.family in _INTERNET and name[1]:
+    if isinstance(endpoint, UnixEndpoint):
+        endpoint.take_name(name)
+    elif name[1]:
         endpoint.bind(name)
-    if sock.type == socket.SOCK_STREAM and sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
-        endpoint.listen(128)
-    network.open_descriptor(endpoint, sock.fileno())
-    _adopted[sock] = endpoint
-    sock.__class__ = AdoptedSocket
-    # A socket that is never closed is closed by its destructor.
-    weakref.finalize(sock, _close, endpoint).atexit = False
+    if _is_listening(sock):
+        endpoint.listen(_backlog_of(sock) if backlog is None else backlog)
+    return endpoint
+
+
+def _is_listening(sock: socket.socket) -> bool:
+    return sock.type == socket.SOCK_STREAM and bool(sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
+
+
+def _backlog_of(sock: socket.socket) -> int:
+    """How many connections a listening socket of the kernel queues. Linux says so of TCP sockets (tcpi_sacked)."""
+    if sys.platform != "linux" or sock.family not in _INTERNET:
+        return 128
+    return int(struct.unpack_from("I", sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 32), 28)[0])
+
+
+def _leave(endpoint: Endpoint, descriptor: int) -> None:
+    """Close one of the descriptors of an adopted socket, and with the last one the endpoint."""
+    if descriptor not in endpoint.descriptors:
+        return
+    others = [each for each in endpoint.descriptors if each != descriptor]
+    if others:
+        endpoint.network.close_descriptor(descriptor)
+        endpoint.fd, endpoint.descriptors = others[0], others
+    else:
+        _close(endpoint)
 
 
 def is_adoptable(network: NetworkState, sock: Any, address: Any = None) -> bool:
-    """Whether a real socket belongs on the network: one of the internet, or one for the path of a simulated server.
+    """Whether a real socket belongs on the network: one of the internet, a Unix socket that listens, or one for the path of
+    a simulated server.
 
     A socket that has a real peer, such as one of a socketpair(), stays real.
     """
     if not isinstance(sock, socket.socket) or isinstance(sock, AdoptedSocket) or sock.fileno() < 0:
         return False
     if sock.family == socket.AF_UNIX:
-        if sock.type != socket.SOCK_STREAM or address is None:
+        if sock.type != socket.SOCK_STREAM:
             return False
+        if address is None:
+            return _is_listening(sock)
         try:
             return find_unix_listener(network, address) is not None
         except (OSError, TypeError):
@@ -435,6 +484,15 @@ def is_adoptable(network: NetworkState, sock: Any, address: Any = None) -> bool:
     except OSError:
         return True
     return False
+
+
+def receives(network: NetworkState, sock: Any) -> bool:
+    """Whether others may connect or send to a real socket that belongs on the network."""
+    if type(sock) is not socket.socket or not is_adoptable(network, sock):
+        return False
+    if sock.type == socket.SOCK_DGRAM:
+        return bool(sock.getsockname()[1])
+    return _is_listening(sock)
 
 
 def is_simulated(sock: Any) -> bool:

@@ -32,6 +32,8 @@ class NetworkState:
     poll: Poll
     #: The sockets that are bound to paths and abstract names.
     paths: dict[Any, Any]
+    #: The endpoints of sockets that the program has made, by the kernel's inode of the socket.
+    adopted: dict[tuple[int, int], Any]
 
     @property
     def loop(self) -> Any:

@@ -60,6 +60,18 @@ class UnixEndpoint(StreamEndpoint):
         self.path = path if not isinstance(path, bytes) or path[:1] == b"\0" else os.fsdecode(path)
         self.network.paths[self._key] = self
 
+    def take_name(self, path: Any) -> None:
+        """Take the name of a real socket, whose file is there."""
+        if path:
+            key = _parse(path)
+            if isinstance(key, str):
+                status = os.stat(key)
+                self._key = status.st_dev, status.st_ino
+            else:
+                self._key = key
+            self.path = path
+            self.network.paths[self._key] = self
+
     def _free_name(self) -> bytes:
         """An abstract name that nobody has, as Linux chooses one for an empty name."""
         number = 0
