@@ -32,7 +32,7 @@ use crate::watchdog::handle as watchdog;
 #[pyfunction]
 fn _forking() -> PyResult<()> {
     let running = call0(&imports()._get_running_loop)?;
-    let sent = running.with_native(|core: This<'_, Core>| core.send_writes());
+    let sent = running.with_native(|core: This<'_, Core>| core.flush_all());
     sent.map_or(Ok(()), |sent| sent.map_err(|Fatal| Raised.into()))
 }
 

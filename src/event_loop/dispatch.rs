@@ -36,6 +36,7 @@ fn dispatch(core: &Core, event: Event, laps: &mut Laps) -> Result<(), Fatal> {
             } else {
                 on_ready(&object, core, event.readiness)?;
             }
+            core.end_step()?;
             slow::note_lap(core, &object, laps).map_err(|Raised| Fatal)
         }
         Some(Target::Watched(fd, watched)) => {

@@ -24,6 +24,7 @@ pub(super) fn run_next(core: &Core, count: usize, batch: &mut Batch) -> Result<(
             return run_seen(core, entry, left, batch);
         }
         run_plain(core, entry, batch)?;
+        core.end_step()?;
     }
     Ok(())
 }
@@ -34,7 +35,8 @@ pub(super) fn run(core: &Core, entry: Entry, batch: &mut Batch) -> Result<(), Fa
     if core.instrumentation.sees_runs() {
         run_seen(core, entry, 0, batch)
     } else {
-        run_plain(core, entry, batch)
+        run_plain(core, entry, batch)?;
+        core.end_step()
     }
 }
 
@@ -48,6 +50,7 @@ fn run_seen(core: &Core, mut entry: Entry, mut left: usize, batch: &mut Batch) -
         } else {
             run_timed(core, entry, batch)?;
         }
+        core.end_step()?;
         if left == 0 {
             return Ok(());
         }

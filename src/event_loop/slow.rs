@@ -4,12 +4,10 @@
 //! batches the processor's tick counter is read after each callback. Of a large batch only parts are timed; if a part
 //! was slow, the callbacks of later large batches are timed one by one for a while. A turn with one callback reads the
 //! clock after the callback instead of when the next turn begins.
-//!
-//! The same reads tell when what the turn has written was held back long enough, and is sent before its end.
 
 use super::clock::{monotonic_nanos, ticks};
 use super::core::Core;
-use super::core::turn_meter::{Batch, Lap, Laps};
+use super::core::turn_meter::{Batch, Laps};
 use super::recording;
 use crate::capi::error::unless_raised;
 use crate::capi::inspect::{float, integer};
@@ -35,24 +33,17 @@ pub(super) fn note(core: &Core, work: &Ref, batch: &mut Batch) -> Result<(), Rai
 pub(super) fn note_lap(core: &Core, work: &Ref, laps: &mut Laps) -> Result<(), Raised> {
     match laps.next() {
         None => Ok(()),
-        Some(lap) => end_lap(core, lap, Some(work)),
+        Some(taken) => long_item(core, taken, Some(work)),
     }
 }
 
-/// A part of a large batch has ended. Did it take so long that writes were sent?
+/// A part of a large batch has ended. Did it take long?
 pub(super) fn note_part(core: &Core, batch: &mut Batch) -> Result<bool, Fatal> {
     let Batch::Parts(laps) = batch else { return Ok(false) };
     match laps.next() {
         None => Ok(false),
-        Some(lap) => end_lap(core, lap, None).map(|()| true).map_err(|Raised| Fatal),
+        Some(taken) => long_item(core, taken, None).map(|()| true).map_err(|Raised| Fatal),
     }
-}
-
-/// Some callbacks or events have taken a while. What they have written does not wait for the rest of the turn.
-#[cold]
-fn end_lap(core: &Core, lap: Lap, work: Option<&Ref>) -> Result<(), Raised> {
-    core.flush_all()?;
-    lap.long.map_or(Ok(()), |taken| long_item(core, taken, work))
 }
 
 #[cold]

@@ -17,7 +17,7 @@ use crate::recorder::thread::thread_number;
 
 /// How many seconds the Python code may sleep; `None` for no limit. Sends buffered writes first.
 pub(crate) fn seconds_to_sleep(core: &Core) -> Result<Option<f64>, Fatal> {
-    core.send_writes()?;
+    core.flush_all()?;
     if core.is_idle() { seconds_until_timer(core, monotonic_nanos()) } else { Ok(Some(0.0)) }
 }
 
@@ -42,7 +42,6 @@ impl Drop for Turn<'_> {
 /// Polls once. Returns the number of events and of callbacks that other threads have scheduled, as a count of a
 /// selector's events.
 pub(crate) fn select(core: &Core, timeout: Option<f64>) -> Result<usize, Fatal> {
-    core.writes.queue_delivery();
     let _turn = Turn::begin(core);
     let happened = find_events(core, timeout)?;
     // Outside of the dispatch phase, the callbacks of the events are queued for the Python code.
@@ -57,7 +56,6 @@ pub(crate) fn select(core: &Core, timeout: Option<f64>) -> Result<usize, Fatal> 
 /// Polls once, and queues neither events nor timers. Returns the number of events, and of callbacks that other threads
 /// have scheduled. [`dispatch`] handles the events.
 pub(crate) fn poll_only(core: &Core, timeout: Option<f64>) -> Result<usize, Fatal> {
-    core.writes.queue_delivery();
     let _turn = Turn::begin(core);
     find_events(core, timeout)
 }

@@ -1,6 +1,6 @@
 //! `run_forever`: one turn after another.
 //!
-//! A turn has five steps:
+//! A turn has four steps:
 //!
 //! 1. **Poll**, or skip the poll if the last one is recent (`core/poll_policy.rs`). If callbacks are ready, the poll
 //!    does not block. Otherwise it waits without the GIL until the next deadline (`poll.rs`).
@@ -10,7 +10,8 @@
 //!    callbacks that were ready before the poll run first.
 //! 4. **Run** the timers that were due; without events, all ready callbacks, in order (`run.rs`). The callbacks that
 //!    these schedule run in the next turn. If there were only events to handle, the next turn follows without a poll.
-//! 5. **Flush** what the turn has written, before the next poll can block.
+//!
+//! What a callback or an event has written has left when the next one begins (`Core::end_step`).
 //!
 //! A fatal error (`SystemExit`, `KeyboardInterrupt`) ends the run in the middle of a turn. Events that were not
 //! dispatched and callbacks that did not run stay queued for the next run.
@@ -108,11 +109,6 @@ fn turn(core: &Core, clock: &mut u64) -> Result<(), Fatal> {
         make_due_timers_ready(core, now)?;
         let count = core.ready.len();
         *clock = run_batch(core, count, core.meter.begin_only_batch(count))?;
-    }
-    if !core.writes.queue.is_empty() {
-        // This takes time, so the next turn reads the clock.
-        *clock = 0;
-        core.flush_all()?;
     }
     Ok(())
 }
@@ -222,8 +218,6 @@ fn run_with_events(core: &Core, now: u64) -> Result<(), Fatal> {
     let due = core.ready.len() - earlier;
     if earlier > 0 {
         run_behind_events(core, earlier)?;
-        // A write may find that a connection is lost. Then, as in asyncio, its event is not reported.
-        core.flush_all()?;
     }
     core.state.enter(Phase::Dispatching);
     let dispatched = dispatch_all(core);

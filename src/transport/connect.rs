@@ -13,6 +13,7 @@ use std::os::fd::RawFd;
 use pyo3::prelude::*;
 
 use super::base::opening::Parts;
+use super::base::write_habit::WriteHabit;
 use super::stream::address;
 use super::stream::create::{StreamParts, create};
 use crate::capi::call::copy_current_context;
@@ -136,8 +137,13 @@ impl Connecting {
             extra: None,
             registered: Some(self.reported.get()),
         };
-        let stream =
-            StreamParts { family: self.family, server: None, sockname: None, peer: self.peer_address() };
+        let stream = StreamParts {
+            family: self.family,
+            server: None,
+            sockname: None,
+            peer: self.peer_address(),
+            habit: WriteHabit::default(),
+        };
         let transport = create(self.core(), parts, stream)?;
         self.fd.set(-1);
         self.__clear__();

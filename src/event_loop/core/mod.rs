@@ -382,16 +382,28 @@ impl Core {
 
     // -- writes
 
-    /// Flushes `object` at the end of this turn.
+    /// Flushes `object` at the end of this step.
     #[inline(always)]
     pub(crate) fn flush_later(&self, object: Ref, flush: Flush) {
         self.writes.queue.push((object, flush));
     }
 
-    /// Sends what this turn has written. Flushing may call Python (`resume_writing`, `connection_lost`), which may
-    /// write again, so this repeats until nothing is left.
+    /// A step has ended: a callback, a step of a task, or the handling of an event. Sends what it has held.
+    #[inline(always)]
+    pub(crate) fn end_step(&self) -> Result<(), Fatal> {
+        self.writes.next_step();
+        self.flush_all()
+    }
+
+    /// Sends everything that is held. Flushing may call Python (`resume_writing`, `connection_lost`), which may write
+    /// again, so this repeats until nothing is left.
     #[inline(always)]
     pub(crate) fn flush_all(&self) -> Result<(), Fatal> {
+        if self.writes.queue.is_empty() { Ok(()) } else { self.flush_queue() }
+    }
+
+    #[inline(never)]
+    fn flush_queue(&self) -> Result<(), Fatal> {
         while !self.writes.queue.is_empty() {
             // After a fatal error the other transports are flushed too, so that no written data is held back.
             let mut outcome = Outcome::default();
@@ -404,10 +416,11 @@ impl Core {
         Ok(())
     }
 
-    /// The same in the middle of a turn, and also for the protocol that is receiving data.
-    pub(crate) fn send_writes(&self) -> Result<(), Fatal> {
-        self.writes.queue_delivery();
-        self.flush_all()
+    /// A transport writes, which is in the queue if it is `queued`. As in asyncio, what another transport has written
+    /// before is sent before.
+    #[inline(always)]
+    pub(crate) fn send_others(&self, queued: bool) -> Result<(), Fatal> {
+        if queued { Ok(()) } else { self.flush_all() }
     }
 
     // -- garbage collection

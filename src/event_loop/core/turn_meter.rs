@@ -26,8 +26,6 @@ const REPORT_INTERVAL: u64 = 1_000_000_000;
 /// The binary logarithm of the part of a second from which on an item of a batch is looked at: 8 milliseconds, less than
 /// the shortest limit that makes sense. Where the counter's rate is only known roughly, they may be some more.
 const LONG: u32 = 7;
-/// The same for how long what the callbacks of a turn have written waits for other callbacks of it: 0.2 milliseconds.
-const SEND: u32 = 12;
 
 /// The largest batch whose callbacks are timed one by one.
 const SMALL_BATCH: usize = 16;
@@ -43,40 +41,27 @@ pub(crate) enum Batch {
     Parts(Laps),
 }
 
-/// When a batch began, when its last item or part began, when that ended, and when writes were last sent, in ticks.
+/// When a batch began, when its last item or part began, and when that ended, in ticks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Laps {
     start: u64,
     last: u64,
     end: u64,
-    sent: u64,
-}
-
-/// An item after which the caller sends what the turn has written.
-#[derive(Clone, Copy, Debug)]
-#[must_use = "writes wait to be sent"]
-pub(crate) struct Lap {
-    /// How long the item took if that was long, in ticks.
-    pub(crate) long: Option<u64>,
 }
 
 impl Laps {
     #[inline(always)]
     pub(crate) fn begin() -> Laps {
         let now = ticks();
-        Laps { start: now, last: now, end: now, sent: now }
+        Laps { start: now, last: now, end: now }
     }
 
-    /// An item has ended, or several. `None` if writes may wait for the next one; then it was not long either.
+    /// An item has ended, or several. Returns how long they took if that was long, in ticks.
     #[inline(always)]
-    pub(crate) fn next(&mut self) -> Option<Lap> {
+    pub(crate) fn next(&mut self) -> Option<u64> {
         self.last = std::mem::replace(&mut self.end, ticks());
-        if self.end.wrapping_sub(self.sent) <= ticks_per_second() >> SEND {
-            return None;
-        }
-        self.sent = self.end;
         let taken = self.end.wrapping_sub(self.last);
-        Some(Lap { long: (taken > ticks_per_second() >> LONG).then_some(taken) })
+        (taken > ticks_per_second() >> LONG).then_some(taken)
     }
 }
 

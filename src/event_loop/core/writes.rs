@@ -1,56 +1,38 @@
-//! Transports that have buffered writes to send.
+//! Transports that hold written data, and the number of the step that writes.
 //!
-//! What callbacks write is sent at the end of the turn, or between them if they take long, in one call per transport.
-//! What a protocol writes in `data_received` or `buffer_updated` is sent when that method returns.
+//! A transport holds a write while the next one is due (`transport/base/write_habit.rs`). At most one transport of a
+//! loop does: before another one writes, the first sends what it holds, so that data leaves in the order of the writes.
+//! What is still held when a step ends is sent then.
 
 use std::cell::Cell;
-
-use pyo3::ffi;
 
 use crate::capi::loop_cell::LoopQueue;
 use crate::capi::{Fatal, Ref};
 
-/// Sends what a transport has buffered. `C` is the loop's core.
+/// Sends what a transport holds. `C` is the loop's core.
 pub(crate) type Flush<C> = fn(&Ref, &C) -> Result<(), Fatal>;
-
-/// The transport whose protocol is receiving data. It is borrowed: the call on the stack keeps it alive.
-pub(crate) type Delivery<C> = Option<(*mut ffi::PyObject, Flush<C>)>;
 
 #[derive(Debug)]
 pub(crate) struct Writes<C> {
     /// The transports, each with its function.
     pub(crate) queue: LoopQueue<(Ref, Flush<C>)>,
-    delivering: Cell<Delivery<C>>,
+    /// Counts the steps: callbacks, steps of tasks, and events.
+    step: Cell<u64>,
 }
 
 impl<C> Writes<C> {
     pub(crate) fn new() -> Writes<C> {
-        Writes { queue: LoopQueue::default(), delivering: Cell::new(None) }
+        Writes { queue: LoopQueue::default(), step: Cell::new(1) }
     }
 
-    /// `object` begins to deliver data to its protocol. The caller passes the result to
-    /// [`end_delivery`](Writes::end_delivery).
+    /// The number of the current step.
     #[inline(always)]
-    pub(crate) fn begin_delivery(&self, object: &Ref, flush: Flush<C>) -> Delivery<C> {
-        self.delivering.replace(Some((object.as_ptr(), flush)))
-    }
-
-    #[inline(always)]
-    pub(crate) fn end_delivery(&self, outer: Delivery<C>) {
-        self.delivering.set(outer);
+    pub(crate) fn step(&self) -> u64 {
+        self.step.get()
     }
 
     #[inline(always)]
-    pub(crate) fn is_delivering(&self, object: &Ref) -> bool {
-        self.delivering.get().is_some_and(|(delivering, _)| delivering == object.as_ptr())
-    }
-
-    /// Called when the loop is run inside of a protocol's method. What this method has written so far is then sent
-    /// without waiting for its end.
-    pub(crate) fn queue_delivery(&self) {
-        if let Some((object, flush)) = self.delivering.take() {
-            // SAFETY: the call that keeps the transport alive is still on the stack.
-            self.queue.push((unsafe { Ref::from_borrowed(object) }, flush));
-        }
+    pub(crate) fn next_step(&self) {
+        self.step.set(self.step.get().wrapping_add(1));
     }
 }

@@ -152,12 +152,13 @@ fn run<T: AnyHandle>(this: This<'_, T>) -> Result<(), Raised> {
         handle.finish_run();
         return Ok(());
     }
-    match (handle.run(|_| Ok(())), event_loop) {
-        (Err(raised), Some(event_loop)) => {
-            event_loop.core().report_handle(&handle, raised).map_err(|Fatal| Raised)
-        }
-        _ => Ok(()),
-    }
+    let outcome = handle.run(|_| Ok(()));
+    let Some(event_loop) = event_loop else { return Ok(()) };
+    let core = event_loop.core();
+    outcome
+        .or_else(|raised| core.report_handle(&handle, raised))
+        .and_then(|()| core.end_step())
+        .map_err(|Fatal| Raised)
 }
 
 /// The asyncio class that this type replaces.

@@ -65,6 +65,11 @@ fn resume_reading<T: TransportKind>(this: This<'_, T>) -> Result<(), Raised> {
     Ok(log_in_debug(this, "resumed_reading")?)
 }
 
+fn is_closing<T: TransportKind>(this: This<'_, T>) -> Result<bool, Raised> {
+    T::send_for_drain(this)?;
+    Ok(this.base().life.is_closing())
+}
+
 fn get_write_buffer_size<T: TransportKind>(this: This<'_, T>) -> Result<usize, Raised> {
     T::send_gathered(this)?;
     Ok(this.unsent())
@@ -76,7 +81,7 @@ fn set_write_buffer_limits<T: TransportKind>(
 ) -> Result<(), Raised> {
     let ([], [high, low]) = arguments.bind("set_write_buffer_limits", [], ["high", "low"])?;
     this.base().marks.set(high, low)?;
-    // Writes of this turn are sent first: asyncio would have sent them already, so they must not cause a pause.
+    // What is held is sent first: asyncio would have sent it already, so it must not cause a pause.
     T::send_gathered(this)?;
     maybe_pause(this)
 }
@@ -122,7 +127,7 @@ macro_rules! patchable_methods {
 /// The methods of every transport.
 pub(super) fn common<T: TransportKind>() -> [Method<T>; 4] {
     patchable_methods! { T;
-        no_args c"is_closing" IsClosing: |this: This<'_, T>| this.base().life.is_closing(),
+        no_args c"is_closing" IsClosing: is_closing::<T>,
             c"True if the transport is closing or closed.";
         fast c"set_protocol" SetProtocol: set_protocol::<T>,
             c"set_protocol(protocol)\n\nSet a new protocol.";

@@ -9,6 +9,7 @@
 //! - [`reporting`]: calls the protocol, and reports its errors
 //! - [`class`], [`methods`]: the Python class
 //! - [`protocol_sink`]: delivers received data to a protocol; [`write_buffer`]: data that is not sent yet
+//! - [`write_habit`]: when a write leaves
 //! - [`sizes`]: of receives and sends; [`heap`]: the memory of large messages
 
 pub(crate) mod class;
@@ -26,3 +27,4 @@ pub(crate) mod transport;
 pub(crate) mod watching;
 pub(crate) mod water_marks;
 pub(crate) mod write_buffer;
+pub(crate) mod write_habit;

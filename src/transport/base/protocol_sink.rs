@@ -39,8 +39,10 @@ pub(crate) struct NativeProtocol {
     pub(crate) is_class_of: fn(&Ref) -> bool,
     /// Receives data, in a scratch vector of the loop.
     pub(crate) receive: Receive,
-    /// Sends what was to be sent at the end of the turn. Ignores errors.
+    /// Sends what it holds. Ignores errors.
     pub(crate) send_last: fn(&Ref),
+    /// The same for `drain()` of asyncio's streams.
+    pub(crate) drain: fn(&Ref),
     /// How many bytes it has not passed to the transport yet.
     pub(crate) unsent: fn(&Ref) -> usize,
 }
@@ -136,6 +138,13 @@ impl ProtocolSink {
             && let (Some(class), Some(protocol)) = (NATIVE.get(), self.protocol.get())
         {
             (class.send_last)(&protocol);
+        }
+    }
+
+    /// The same for a TLS connection under asyncio's streams, whose `drain()` asks the transport whether it is closing.
+    pub(crate) fn drain(&self) {
+        if let (Some(class), Some(protocol)) = (NATIVE.get(), self.protocol.get()) {
+            (class.drain)(&protocol);
         }
     }
 

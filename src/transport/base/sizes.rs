@@ -10,6 +10,3 @@ pub(crate) const DIRECT: usize = 120 * 1024;
 pub(crate) const DIRECT_LONG: usize = 256 * 1024 - 64;
 /// The most full reads per event, so that a fast peer does not keep the loop from other work.
 pub(crate) const READS: usize = 4;
-/// If so many bytes are pending, a write is sent at once. Chunks of 64 KiB are sent one by one: two of them in one
-/// system call cost the sender a fifth more, unless the peer reads 256 KiB or more at a time.
-pub(crate) const AT_ONCE: usize = 64 * 1024;

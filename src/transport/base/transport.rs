@@ -167,12 +167,17 @@ pub(crate) trait TransportKind: TransportFields + Traverse + Source {
 
     // -- writing -------------------------------------------------------------------------------------------------
 
-    /// Sends the writes of this turn, because asyncio would have sent them already. An error is raised to the caller.
+    /// Sends what is held, because asyncio would have sent it already. An error is raised to the caller.
     fn send_gathered(_this: This<'_, Self>) -> Result<(), Raised> {
         Ok(())
     }
 
-    /// Sends the writes of this turn before the connection is closed by force. Ignores errors.
+    /// Sends what is held if asyncio's streams ask whether the transport is closing, because their `drain()` does.
+    fn send_for_drain(_this: This<'_, Self>) -> Result<(), Raised> {
+        Ok(())
+    }
+
+    /// Sends what is held before the connection is closed by force. Ignores errors.
     fn send_last(_this: This<'_, Self>) {}
 
     /// Sends the writes of a TLS connection on this transport, before a method closes the transport.

@@ -56,6 +56,7 @@ fn receive_one(this: This<'_, Datagram>, core: &Core) -> Result<(), Fatal> {
     if count < 0 {
         return failed(this, core, &io::Error::last_os_error());
     }
+    this.sending.habit.note_received();
     match to_python(this, core, &buffer[..count as usize], &sender) {
         Ok((data, sender)) => deliver(this, core, data, &sender),
         // Memory has run out, so this datagram is dropped.
@@ -243,6 +244,7 @@ mod batch {
 
     fn deliver_all(this: This<'_, Datagram>, core: &Core, batch: &Batch, count: usize) -> Result<(), Fatal> {
         let mut outcome = Outcome::default();
+        this.sending.habit.note_received();
         for index in 0..count {
             if this.base.life.is_closing() {
                 // The transport was closed. Its unread datagrams are dropped, like those in the kernel.
@@ -252,11 +254,16 @@ mod batch {
                 Ok(taken) if this.base.paused.get() || outcome.is_fatal() => {
                     this.receiving.held_back.push(taken);
                 }
-                Ok((data, sender)) => outcome.note(deliver(this, core, data, &sender)),
+                Ok((data, sender)) => {
+                    this.sending.batch.set(Some(index + 1 < count));
+                    outcome.note(deliver(this, core, data, &sender));
+                }
                 // Memory has run out, so this datagram is dropped.
                 Err(raised) => outcome.note(core.unraisable(raised)),
             }
         }
+        this.sending.batch.set(None);
+        this.sending.habit.end_batch(count);
         outcome.finish().inspect_err(|_| keep_for_next_run(this, core))
     }
 }

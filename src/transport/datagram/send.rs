@@ -1,10 +1,9 @@
 //! Sends datagrams.
 //!
-//! In each turn, datagrams are sent at once until the socket has accepted one, as asyncio sends every datagram. The
-//! others are queued, and sent at the end of the turn, up to [`BATCH`] per `sendmmsg`. So a single answer is not
-//! delayed, and a burst needs a fraction of the system calls. asyncio would have sent the queued datagrams already.
-//! Therefore they are sent before the size of the write buffer is read, before `close` and `abort`, when the queue
-//! grows large, and at once while the transport is closing.
+//! A datagram is sent before `sendto` returns, unless the next one is due (`transport/base/write_habit.rs`): it is then
+//! queued, and the queue is sent by one `sendmmsg` for up to [`BATCH`] datagrams. asyncio would have sent the queued
+//! datagrams already. Therefore they are sent at the end of the step, before another transport sends, before the size of
+//! the write buffer is read, before `close` and `abort`, and when the queue grows large.
 //!
 //! Datagrams that the socket does not accept stay in the same queue until it has room, and count against the high-water
 //! mark. An error of the socket belongs to the first datagram of the queue: as in asyncio, that datagram is dropped and
@@ -28,17 +27,19 @@ use crate::capi::sockaddr;
 use crate::capi::socket::{SEND_FLAGS, with_socket};
 use crate::capi::{Borrowed, Exception, Fatal, Raised, Ref, This};
 use crate::compat::sockets::{self, Use};
+use crate::event_loop::clock::ticks;
 use crate::event_loop::core::Core;
 use crate::recorder::event::Kind;
 use crate::transport::base::closing::{fatal_error, watch_or_lose, watch_or_raise};
 use crate::transport::base::flow_control::{after_send, maybe_pause};
 use crate::transport::base::reporting::Caller;
 use crate::transport::base::transport::TransportKind;
+use crate::transport::base::write_habit::Departure;
 
 const WRITE_AFTER_LOST: &str = "write_after_lost";
-/// The most datagrams per system call, and in the queue before the end of a turn.
+/// The most datagrams per system call, and in the queue while another one is due.
 const BATCH: usize = 64;
-/// If this many bytes are queued, they are sent before the end of the turn.
+/// If this many bytes are queued, they are sent at once.
 const EARLY: usize = 64 * 1024;
 
 /// The outcome of an attempt to send one or more datagrams.
@@ -95,6 +96,8 @@ pub(super) fn sendto(
     let core = this.base.core();
     core.note_io();
     let sending = &this.sending;
+    core.send_others(sending.queued.get()).map_err(|Fatal| Raised)?;
+    let departure = departure(this, core);
     let by_python = matches!(target, Target::Python(_));
     if by_python && !sending.queue().is_empty() {
         // The address may be wrong, which is an error at once. So the queued datagrams are sent first.
@@ -103,15 +106,9 @@ pub(super) fn sendto(
             return this.write_to_lost(WRITE_AFTER_LOST);
         }
     }
-    if sending.queue().is_empty()
-        && !sending.blocked.get()
-        && (by_python || !waits_for_end_of_turn(this, core))
-    {
+    if sending.queue().is_empty() && !sending.blocked.get() && (by_python || departure == Departure::Now) {
         match send_now(this, content.as_slice(), &target) {
-            Sent::Some(_) => {
-                sending.sent_in.set(core.counters.turns.get());
-                return Ok(());
-            }
+            Sent::Some(_) => return Ok(()),
             Sent::Blocked => {
                 sending.blocked.set(true);
                 watch_or_raise(this, core).inspect_err(|_| sending.blocked.set(false))?;
@@ -123,7 +120,7 @@ pub(super) fn sendto(
     let outgoing = Outgoing { bytes: content.keep(0)?.0, target };
     sending.size.set(sending.size.get() + size_of_one(this, &outgoing));
     sending.queue().push_back(outgoing);
-    after_queueing(this, core)
+    after_queueing(this, core, departure)
 }
 
 /// Can the program see which methods of the socket are called?
@@ -159,30 +156,36 @@ fn scattered(this: This<'_, Datagram>, data: Borrowed<'_>, address: Borrowed<'_>
     Ok(broken(this)?)
 }
 
-/// Is a datagram queued until the end of the turn, although the socket has room?
+/// Decides when a datagram leaves that is sent now.
 #[inline(always)]
-fn waits_for_end_of_turn(this: This<'_, Datagram>, core: &Core) -> bool {
-    core.is_running()
-        && !this.base.life.is_closing()
-        && this.sending.sent_in.get() == core.counters.turns.get()
+fn departure(this: This<'_, Datagram>, core: &Core) -> Departure {
+    if this.sending.blocked.get() {
+        return Departure::WithNext;
+    }
+    let (habit, step, now) = (&this.sending.habit, core.writes.step(), ticks());
+    let departure = match this.sending.batch.get() {
+        None => habit.next(step, now),
+        Some(more) => habit.next_in_batch(step, now, more),
+    };
+    let is_in_step = core.is_running() && !core.is_polling() && !this.base.life.is_closing();
+    if is_in_step { departure } else { Departure::Now }
 }
 
 /// Called after a datagram was queued. Decides when it is sent.
-fn after_queueing(this: This<'_, Datagram>, core: &Core) -> Result<(), Raised> {
+fn after_queueing(this: This<'_, Datagram>, core: &Core, departure: Departure) -> Result<(), Raised> {
     let sending = &this.sending;
     if sending.blocked.get() {
         return maybe_pause(this);
     }
     let size = sending.size.get();
     let early = size >= EARLY || size > this.base.marks.high.get() || sending.queue().len() >= BATCH;
-    if !early && waits_for_end_of_turn(this, core) {
+    if !early && departure == Departure::WithNext {
         if !sending.queued.replace(true) {
             core.flush_later(this.object().to_owned(), flush);
-            core.wake_if_parked();
         }
         return Ok(());
     }
-    send_queued(this)?;
+    send_all_queued(this, core)?;
     maybe_pause(this)
 }
 
@@ -375,7 +378,6 @@ fn send_all(
 ) -> Result<(), Raised> {
     core.note_io();
     this.sending.blocked.set(false);
-    this.sending.sent_in.set(core.counters.turns.get());
     while let Some(head) = this.sending.queue().front() {
         let by_python = matches!(head.target, Target::Python(_));
         match send_head(this) {
@@ -396,26 +398,40 @@ fn send_all(
     Ok(())
 }
 
-/// Sends the datagrams that wait for the end of the turn, for a caller that must not notice the delay. `error_received`
-/// is called as in `sendto`, in the current context, because the transport's context may be entered already.
+/// Sends the datagrams that are held, for a caller that must not notice the delay.
 pub(super) fn send_queued(this: This<'_, Datagram>) -> Result<(), Raised> {
     if this.sending.blocked.get() || this.sending.queue().is_empty() || this.base.life.is_closed() {
         return Ok(());
     }
-    let core = this.base.core();
+    this.sending.habit.forget();
+    send_all_queued(this, this.base.core())
+}
+
+/// Sends the queue inside of `sendto` or another method. `error_received` is called as in `sendto`, in the current
+/// context, because the transport's context may be entered already.
+fn send_all_queued(this: This<'_, Datagram>, core: &Core) -> Result<(), Raised> {
     let sent = send_all(this, core, |exception| refused(this, exception));
     if sent.is_err() && !this.sending.queue().is_empty() && !this.sending.queued.replace(true) {
-        // `error_received` has raised, and the caller gets that exception. The rest is sent at the end of the turn.
+        // `error_received` has raised, and the caller gets that exception. The rest is sent at the end of the step.
         core.flush_later(this.object().to_owned(), flush);
     }
     sent?;
     watch_or_lose(this, core).map_err(|Fatal| Raised)
 }
 
-/// Sends the queue at the end of a turn, or when the socket has room again.
-pub(super) fn flush(object: &Ref, core: &Core) -> Result<(), Fatal> {
+/// Sends the queue at the end of a step.
+fn flush(object: &Ref, core: &Core) -> Result<(), Fatal> {
     let Some(this) = object.downcast::<Datagram>() else { return Ok(()) };
     this.sending.queued.set(false);
+    if this.sending.queue().is_empty() || this.sending.blocked.get() {
+        return Ok(());
+    }
+    this.sending.habit.forget();
+    send_waiting(this, core)
+}
+
+/// Sends the queue when the socket has room again.
+pub(super) fn send_waiting(this: This<'_, Datagram>, core: &Core) -> Result<(), Fatal> {
     if this.base.life.is_closed() || this.sending.queue().is_empty() {
         return Ok(());
     }

@@ -10,6 +10,7 @@ use crate::capi::loop_cell::LoopQueue;
 use crate::capi::{Ref, Slot};
 use crate::transport::base::class::native_transport;
 use crate::transport::base::transport::TransportBase;
+use crate::transport::base::write_habit::WriteHabit;
 
 /// The fields.
 #[derive(Debug)]
@@ -45,9 +46,11 @@ pub(super) struct SendSide {
     pub(super) size: Cell<usize>,
     /// The last address, as a Python object and in the kernel's form.
     pub(super) last_target: UnsafeCell<Option<(Ref, SockAddr)>>,
-    /// The last turn in which the socket has accepted a datagram at once.
-    pub(super) sent_in: Cell<u64>,
-    /// The transport will be flushed at the end of the turn.
+    /// When the next datagram leaves.
+    pub(super) habit: WriteHabit,
+    /// While a batch is delivered: will further datagrams of it be, when the protocol's method returns?
+    pub(super) batch: Cell<Option<bool>>,
+    /// The transport will be flushed at the end of the step.
     pub(super) queued: Cell<bool>,
     /// The socket was full at the last send. The poller will report when it has room.
     pub(super) blocked: Cell<bool>,
@@ -93,10 +96,10 @@ impl SendSide {
     /// Has the next datagram sent at once. Called before `error_received`: if that method sends another datagram and
     /// this fails, asyncio reports the error before `sendto` returns.
     pub(super) fn send_next_at_once(&self) {
-        self.sent_in.set(u64::MAX);
+        self.habit.forget();
     }
 
-    /// The datagrams that wait for the socket or for the end of the turn.
+    /// The datagrams that wait for the socket or for the next one.
     #[allow(clippy::mut_from_ref, reason = "loop thread only; the borrow ends before Python runs")]
     #[inline(always)]
     pub(super) fn queue(&self) -> &mut VecDeque<Outgoing> {

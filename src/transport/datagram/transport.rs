@@ -85,7 +85,7 @@ impl EventHandler for Datagram {
     fn handle(this: This<'_, Self>, core: &Core, readiness: Readiness) -> Result<(), Fatal> {
         let trouble = Readiness::WRITE_CLOSED | Readiness::ERROR;
         if this.sending.blocked.get() && readiness.intersects(Readiness::WRITABLE | trouble) {
-            send::flush(&this.object(), core)?;
+            send::send_waiting(this, core)?;
         }
         if readiness.intersects(Readiness::READABLE | Readiness::READ_CLOSED | trouble) {
             receive::on_readable(this, core)?;
@@ -100,11 +100,7 @@ fn sendto(this: This<'_, Datagram>, arguments: Arguments<'_>) -> Result<(), Rais
 }
 
 const METHODS: &[Method<Datagram>] = &[
-    Method::fast(
-        c"sendto",
-        sendto,
-        c"sendto(data, addr=None)\n\nSend a datagram. Never blocks: datagrams may be sent at the end of the loop's iteration.",
-    ),
+    Method::fast(c"sendto", sendto, c"sendto(data, addr=None)\n\nSend a datagram. Never blocks."),
     Method::no_args(
         c"close",
         patchable!(no_args, Datagram, close_now::<Datagram>, Close),

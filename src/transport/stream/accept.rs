@@ -29,6 +29,7 @@ use crate::event_loop::event_loop::EventLoop;
 use crate::event_loop::source::{Source, SourceKind, Status};
 use crate::reactor::{Alarm, Interest, Readiness};
 use crate::transport::base::opening::Parts;
+use crate::transport::base::write_habit::{SharedHabits, WriteHabit};
 
 /// One listening socket of a server.
 #[pyclass(module = "wakeloop._core", frozen)]
@@ -58,6 +59,8 @@ pub(crate) struct Listener {
     /// The address to which it is bound. Empty for a wildcard address, because then the connections have other
     /// addresses.
     sockname: Slot,
+    /// How the last connection wrote.
+    habits: SharedHabits,
 }
 
 // SAFETY: used by attached threads only, each in a section of the loop; see `capi::section`.
@@ -114,6 +117,7 @@ pub(crate) fn start_listener(
         context: Slot::new(Some(given_or_copied(context)?)),
         unpatched: Slot::new(Some(unpatched.into())),
         sockname: Slot::new(sockname.map(Ref::from)),
+        habits: SharedHabits::default(),
     };
     let listener = Ref::from(Bound::new(py, listener)?.into_any());
     let token = core.insert_source::<Listener>(fd, listener).map_err(|error| raise_io(&error))?;
@@ -460,6 +464,7 @@ impl Listener {
             server: self.server.get(),
             sockname: self.sockname.get(),
             peer,
+            habit: WriteHabit::of_listener(self.habits.clone()),
         };
         create(core, parts, stream).map(drop)
     }

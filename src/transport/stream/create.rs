@@ -20,6 +20,7 @@ use crate::transport::base::class::make_class;
 use crate::transport::base::methods::{reading, writing};
 use crate::transport::base::opening::{self, Parts};
 use crate::transport::base::protocol_sink::ProtocolSink;
+use crate::transport::base::write_habit::WriteHabit;
 
 /// The parts of a new stream transport, in addition to [`Parts`].
 #[derive(Debug)]
@@ -28,6 +29,7 @@ pub(crate) struct StreamParts {
     pub(crate) server: Option<Ref>,
     pub(crate) sockname: Option<Ref>,
     pub(crate) peer: Option<SocketAddr>,
+    pub(crate) habit: WriteHabit,
 }
 
 /// Creates a transport and queues its start. On failure the caller keeps the descriptor.
@@ -41,7 +43,7 @@ pub(crate) fn create(core: &Core, parts: Parts, stream: StreamParts) -> Result<R
             family: stream.family,
             low_water: LowWater::new(stream.family),
         },
-        writing: WriteSide::default(),
+        writing: WriteSide { habit: stream.habit, ..WriteSide::default() },
         ends: Ends {
             sockname: Slot::new(stream.sockname),
             own: Cell::new(None),
@@ -89,6 +91,7 @@ pub(crate) fn make_stream<'py>(
         server: server.map(Ref::from),
         sockname: None,
         peer: address::peer_address(fd),
+        habit: WriteHabit::default(),
     };
     let transport = create(event_loop.get().core(), parts, stream)?;
     Ok(transport.bind(py).clone())

@@ -41,7 +41,7 @@ pub(super) const METHODS: &[Method<Stream>] = &[
     Method::fast(
         c"write",
         |this: This<'_, Stream>, arguments: Arguments<'_>| send::write(this, arguments.one("write", "data")?),
-        c"write(data)\n\nSend bytes. Never blocks: small writes are sent together at the end of the loop's iteration.",
+        c"write(data)\n\nSend bytes. Never blocks.",
     ),
     Method::fast(
         c"writelines",
@@ -61,8 +61,16 @@ pub(super) const METHODS: &[Method<Stream>] = &[
         c"Close at once with an exception for connection_lost.",
     ),
     Method::no_args(c"_send_writes", send_writes, c"Send what was written, as far as the socket takes it."),
-    Method::no_args(c"_make_empty_waiter", make_empty_waiter, c"A future that completes when all data is sent."),
-    Method::no_args(c"_reset_empty_waiter", reset_empty_waiter, c"Forget the future of _make_empty_waiter()."),
+    Method::no_args(
+        c"_make_empty_waiter",
+        make_empty_waiter,
+        c"A future that completes when all data is sent.",
+    ),
+    Method::no_args(
+        c"_reset_empty_waiter",
+        reset_empty_waiter,
+        c"Forget the future of _make_empty_waiter().",
+    ),
 ];
 
 pub(super) const ATTRIBUTES: &[Attribute<Stream>] = &[

@@ -6,17 +6,15 @@
 
 use std::io;
 
-use super::send;
 use super::state::{Expected, Stream};
 use crate::capi::buffer::{RawBytes, bytes_from};
 use crate::capi::error::{raise, raise_io};
 use crate::capi::{Raised, Ref, This};
-use crate::event_loop::core::writes::Delivery as Outer;
 use crate::event_loop::core::{Core, RECEIVE};
 use crate::event_loop::recording;
 use crate::reactor::receive_local;
 use crate::transport::base::heap;
-use crate::transport::base::protocol_sink::{Delivery, ProtocolSink};
+use crate::transport::base::protocol_sink::Delivery;
 use crate::transport::base::sizes::{DIRECT, DIRECT_LONG};
 use crate::transport::reader_feed;
 
@@ -78,44 +76,6 @@ fn failed(error: io::Error) -> Option<Received> {
     }
 }
 
-/// Calls the protocol with data.
-#[inline(always)]
-fn deliver(
-    this: This<'_, Stream>,
-    core: &Core,
-    call: impl FnOnce(&ProtocolSink) -> Result<(), Raised>,
-) -> Result<(), Raised> {
-    let outer = core.writes.begin_delivery(&this.object(), send::flush);
-    let delivering = Delivering { this, core, outer };
-    this.base.in_context(|| call(&this.sink))?;
-    delivering.end();
-    Ok(())
-}
-
-/// A call of the protocol with data. Until its end, small writes to the transport are not sent. This is dropped if the
-/// call raises or panics: what was written before that is then sent at the end of the turn.
-struct Delivering<'a> {
-    this: This<'a, Stream>,
-    core: &'a Core,
-    outer: Outer<Core>,
-}
-
-impl Delivering<'_> {
-    #[inline(always)]
-    fn end(self) {
-        self.core.writes.end_delivery(self.outer);
-        std::mem::forget(self);
-    }
-}
-
-impl Drop for Delivering<'_> {
-    #[cold]
-    fn drop(&mut self) {
-        self.core.writes.end_delivery(self.outer);
-        send::flush_later(self.this);
-    }
-}
-
 /// Calls `recv` once. Returns the number of bytes, and whether there may be more: if the room was filled, or if the
 /// read of a Unix socket was cut at passed file descriptors, which are discarded.
 ///
@@ -153,6 +113,7 @@ unsafe fn receive_to(
         return Err(Received::Eof);
     }
     this.reading.expected.set(this.reading.expected.get().after(count));
+    this.writing.habit.note_received();
     core.spins.note_bytes(count);
     if recorded {
         record(this, core, count);
@@ -189,7 +150,8 @@ fn receive_data(this: This<'_, Stream>, core: &Core, recorded: bool) -> Result<R
         let (count, full) = unsafe { receive_to(this, core, recorded, buffer.as_mut_ptr(), RECEIVE) }?;
         (core.bytes_cache.bytes_from(&buffer[..count]).map_err(no_memory)?, full)
     };
-    deliver(this, core, |sink| sink.data_received(&data))
+    this.base
+        .in_context(|| this.sink.data_received(&data))
         .map_err(|raised| Received::Failed(raised, DATA_RECEIVED_FAILED))?;
     Ok(Received::Data { full, data: Some(data) })
 }
@@ -245,7 +207,7 @@ fn receive_for_reader(this: This<'_, Stream>, core: &Core, recorded: bool) -> Re
         this.follow(|| reader_feed::missing(reader));
         return Ok(Received::Stored { full });
     }
-    deliver(this, core, |sink| sink.data_received(&bytes_from(data)?)).map_err(not_taken)?;
+    this.base.in_context(|| this.sink.data_received(&bytes_from(data)?)).map_err(not_taken)?;
     Ok(Received::Data { full, data: None })
 }
 
@@ -265,7 +227,8 @@ fn receive_into(this: This<'_, Stream>, core: &Core, recorded: bool) -> Result<R
     let received = unsafe { receive_to(this, core, recorded, buffer.as_ptr().cast(), buffer.len()) };
     drop(buffer);
     let (count, full) = received?;
-    deliver(this, core, |sink| sink.buffer_updated(count as isize))
+    this.base
+        .in_context(|| this.sink.buffer_updated(count as isize))
         .map_err(|raised| Received::Failed(raised, BUFFER_UPDATED_FAILED))?;
     Ok(Received::Data { full, data: None })
 }

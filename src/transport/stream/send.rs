@@ -1,11 +1,10 @@
 //! Sends what a protocol writes.
 //!
-//! A small write of a `bytes` is kept by reference, and sent at the end of the turn, or between two of its callbacks if
-//! they take long (`event_loop/slow.rs`). If the protocol writes in `data_received`, it is sent when that method returns.
-//! All writes to a connection until then are sent together, so header and body need one system call.
-//!
-//! A write is sent at once if [`AT_ONCE`] bytes are pending, or more than the high-water mark, or if the loop is not
-//! running. So buffer sizes and `pause_writing` are the same as in asyncio. No write is held back while the loop waits.
+//! A write is sent before `write` returns, or it is kept by reference until the next one comes, which is due
+//! ([`write_habit`](crate::transport::base::write_habit)): header and body need one system call. What is kept is sent at
+//! the end of the step at the latest, when `data_received` returns, by `drain()`, and before more than the high-water
+//! mark is pending. So buffer sizes and `pause_writing` are the same as in asyncio. If the loop is not running, every
+//! write is sent at once.
 
 use std::io;
 use std::net::Shutdown;
@@ -21,14 +20,15 @@ use crate::capi::imports::support;
 use crate::capi::socket::with_socket;
 use crate::capi::{Borrowed, Exception, Fatal, Raised, Ref, This};
 use crate::compat::version::TRANSPORT_SENDS_PIECES;
+use crate::event_loop::clock::ticks;
 use crate::event_loop::completion::complete;
 use crate::event_loop::core::Core;
 use crate::recorder::event::Kind;
 use crate::transport::base::closing::{fatal_error, finish};
 use crate::transport::base::flow_control::{maybe_pause, maybe_resume};
-use crate::transport::base::sizes::AT_ONCE;
 use crate::transport::base::transport::TransportKind;
 use crate::transport::base::write_buffer::{Done, Sent, send_one};
+use crate::transport::base::write_habit::Departure;
 
 const WRITE_FAILED: &str = "Fatal write error on socket transport";
 const WRITE_AFTER_LOST: &str = "write_after_lost";
@@ -44,38 +44,53 @@ pub(crate) fn write(this: This<'_, Stream>, data: Borrowed<'_>) -> Result<(), Ra
     if this.base.life.is_lost() {
         return this.write_to_lost(WRITE_AFTER_LOST);
     }
-    this.writing.buffer.push(data.to_owned(), 0);
-    pushed(this)
+    let departure = departure(this)?;
+    let sent = match departure {
+        Departure::Now if this.writing.is_empty() => match send_slice(this, content)? {
+            Some(sent) => sent,
+            None => return Ok(()),
+        },
+        _ => 0,
+    };
+    if sent == content.len() {
+        return Ok(());
+    }
+    this.writing.buffer.push(data.to_owned(), sent);
+    pushed(this, departure)
 }
 
-/// Called after a push. Decides when to send.
+/// Decides when a write leaves that comes now. What other transports hold is sent first.
 #[inline(always)]
-fn pushed(this: This<'_, Stream>) -> Result<(), Raised> {
+fn departure(this: This<'_, Stream>) -> Result<Departure, Raised> {
+    let core = this.base.core();
+    core.send_others(this.writing.queued.get()).map_err(|Fatal| Raised)?;
+    if this.writing.blocked.get() {
+        return Ok(Departure::WithNext);
+    }
+    let departure = this.writing.habit.next(core.writes.step(), ticks());
+    // In a step of the loop only: otherwise nothing comes after it that could send.
+    Ok(if core.is_running() && !core.is_polling() { departure } else { Departure::Now })
+}
+
+/// Called after a push.
+#[inline(always)]
+fn pushed(this: This<'_, Stream>, departure: Departure) -> Result<(), Raised> {
     if this.writing.blocked.get() {
         return maybe_pause(this);
     }
-    let pending = this.writing.buffer.len();
-    let core = this.base.core();
-    if pending < AT_ONCE && pending <= this.base.marks.high.get() {
-        if core.writes.is_delivering(&this.object()) {
-            return Ok(());
-        }
-        if core.is_running() {
-            flush_later(this);
-            return Ok(());
-        }
+    if departure == Departure::WithNext && this.writing.buffer.len() <= this.base.marks.high.get() {
+        flush_later(this);
+        return Ok(());
     }
     send_now(this)?;
     maybe_pause(this)
 }
 
-/// Sends pending data at the end of the turn.
+/// Sends pending data at the end of the step.
 #[inline(always)]
-pub(super) fn flush_later(this: This<'_, Stream>) {
+fn flush_later(this: This<'_, Stream>) {
     if !this.writing.queued.replace(true) {
-        let core = this.base.core();
-        core.flush_later(this.object().to_owned(), flush);
-        core.wake_if_parked();
+        this.base.core().flush_later(this.object().to_owned(), flush);
     }
 }
 
@@ -176,7 +191,8 @@ fn scattered(this: This<'_, Stream>) -> Result<(), Raised> {
     Ok(fatal_error(this, Raised, WRITE_FAILED)?)
 }
 
-/// Writes a slice. It is sent now, if no data is pending before it. The rest is copied to the buffer.
+/// Writes a slice, whose memory is not kept. It is sent now, with what was held before it; the rest is copied to the
+/// buffer.
 pub(crate) fn write_slice(this: This<'_, Stream>, data: &[u8]) -> Result<(), Raised> {
     if data.is_empty() {
         return Ok(());
@@ -184,30 +200,49 @@ pub(crate) fn write_slice(this: This<'_, Stream>, data: &[u8]) -> Result<(), Rai
     if this.base.life.is_lost() {
         return this.write_to_lost(WRITE_AFTER_LOST);
     }
-    let mut sent = 0;
-    if this.writing.is_empty() && !this.writing.blocked.get() {
-        this.base.core().note_io();
-        let (core, fd) = (this.base.core(), this.descriptor());
-        core.recorder.sends(Kind::Write, fd, || data.len());
-        let outcome = send_one(fd, data);
-        core.recorder.sent(fd, || data.len() - outcome.as_ref().unwrap_or(&0));
-        match outcome {
-            Ok(count) => sent = count,
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => this.block(),
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Ok(fatal_error(this, raise_io(&error), WRITE_FAILED)?),
+    this.base.core().send_others(this.writing.queued.get()).map_err(|Fatal| Raised)?;
+    let sent = if this.writing.is_empty() && !this.writing.blocked.get() {
+        match send_slice(this, data)? {
+            Some(sent) => sent,
+            None => return Ok(()),
         }
-    }
+    } else {
+        0
+    };
     if sent == data.len() {
         return Ok(());
     }
     this.writing.buffer.push(bytes_from(&data[sent..])?, 0);
-    if sent > 0 {
-        // The registration is edge-triggered: sending must go on until the socket would block, or there is no further
-        // edge.
-        send_now(this)?;
+    pushed(this, Departure::Now)
+}
+
+/// Sends a slice before which no data is pending, until the socket is full. Returns how much was sent; `None` after an
+/// error, which ends the connection.
+#[inline(always)]
+fn send_slice(this: This<'_, Stream>, data: &[u8]) -> Result<Option<usize>, Raised> {
+    let core = this.base.core();
+    core.note_io();
+    let mut sent = 0;
+    // The registration is edge-triggered: sending must go on until the socket would block, or there is no further edge.
+    while sent < data.len() {
+        let rest = &data[sent..];
+        core.recorder.sends(Kind::Write, this.descriptor(), || rest.len());
+        let outcome = send_one(this.descriptor(), rest);
+        core.recorder.sent(this.descriptor(), || rest.len() - outcome.as_ref().unwrap_or(&0));
+        match outcome {
+            Ok(count) => sent += count,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                this.block();
+                break;
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => {
+                fatal_error(this, raise_io(&error), WRITE_FAILED)?;
+                return Ok(None);
+            }
+        }
     }
-    pushed(this)
+    Ok(Some(sent))
 }
 
 /// `transport.writelines(list)`.
@@ -262,8 +297,9 @@ pub(crate) fn writelines(this: This<'_, Stream>, list: Borrowed<'_>) -> Result<(
     if let Err(raised) = audit_pieces(this) {
         return Ok(fatal_error(this, raised, WRITE_FAILED)?);
     }
+    let departure = departure(this)?;
     pieces.into_iter().for_each(|piece| this.writing.buffer.push(piece, 0));
-    pushed(this)
+    pushed(this, departure)
 }
 
 /// Raises the audit event of the `sendmsg` by which asyncio sends what its write buffer holds.
@@ -292,24 +328,25 @@ fn write_joined(this: This<'_, Stream>, items: Borrowed<'_>, raised: Raised) -> 
     write(this, joined.borrow())
 }
 
-/// Sends the writes of a turn, at its end.
-pub(super) fn flush(object: &Ref, core: &Core) -> Result<(), Fatal> {
-    object.downcast().map_or(Ok(()), |this| flush_now(this, core))
+/// Sends what a step has held, at its end.
+fn flush(object: &Ref, core: &Core) -> Result<(), Fatal> {
+    let Some(this) = object.downcast::<Stream>() else { return Ok(()) };
+    this.writing.queued.set(false);
+    flush_now(this, core)
 }
 
-/// Sends pending data from the loop: at the end of a turn, after `data_received`, or when the socket has room.
+/// Sends what is held, from the loop: at the end of a step, or after `data_received`.
 #[inline(always)]
 pub(super) fn flush_now(this: This<'_, Stream>, core: &Core) -> Result<(), Fatal> {
-    this.writing.queued.set(false);
-    if this.base.life.is_lost() || this.writing.is_empty() {
+    if this.base.life.is_lost() || this.writing.is_empty() || this.writing.blocked.get() {
         return Ok(());
     }
+    this.writing.habit.forget();
     after_flush(this, core, send_pending(this, Kind::Flush))
 }
 
 /// The same for a socket that was full, and has room again.
 pub(super) fn flush_blocked(this: This<'_, Stream>, core: &Core) -> Result<(), Fatal> {
-    this.writing.queued.set(false);
     let before = this.writing.buffer.len();
     if this.base.life.is_lost() || before == 0 {
         return Ok(());
@@ -390,14 +427,18 @@ pub(super) fn write_eof(this: This<'_, Stream>) -> Result<(), Raised> {
     Ok(())
 }
 
-/// Sends the writes that wait for the end of the turn.
-pub(super) fn send_gathered(this: This<'_, Stream>) -> Result<(), Raised> {
+/// Sends what is held.
+pub(crate) fn send_gathered(this: This<'_, Stream>) -> Result<(), Raised> {
     let waits = !this.writing.blocked.get() && !this.writing.is_empty();
-    if waits && !this.base.life.is_lost() { send_now(this) } else { Ok(()) }
+    if !waits || this.base.life.is_lost() {
+        return Ok(());
+    }
+    this.writing.habit.forget();
+    send_now(this)
 }
 
-/// Sends the writes of this turn before the connection is closed by force, because asyncio would have sent them
-/// already. Ignores errors.
+/// Sends what is held before the connection is closed by force, because asyncio would have sent it already. Ignores
+/// errors.
 pub(super) fn send_last(this: This<'_, Stream>) {
     if !this.writing.is_empty()
         && !this.writing.blocked.get()

@@ -19,6 +19,7 @@ use crate::transport::base::protocol_sink::ProtocolSink;
 use crate::transport::base::sizes::DIRECT;
 use crate::transport::base::transport::TransportBase;
 use crate::transport::base::write_buffer::WriteBuffer;
+use crate::transport::base::write_habit::WriteHabit;
 
 /// The fields.
 #[derive(Debug)]
@@ -89,6 +90,8 @@ pub(crate) struct ReadSide {
 pub(crate) struct WriteSide {
     /// The data that is not sent yet.
     pub(super) buffer: WriteBuffer,
+    /// When the next write leaves. A TLS connection on this transport asks here for its own writes.
+    pub(crate) habit: WriteHabit,
     /// The future of `_make_empty_waiter`, which completes when all data is sent. Writes raise while it is set.
     pub(super) empty_waiter: Slot,
     /// The file that `loop.sendfile` is sending.
@@ -98,7 +101,7 @@ pub(crate) struct WriteSide {
     pub(super) blocked_at: Cell<u64>,
     /// The socket was full at the last send. The poller will report when it has room.
     pub(super) blocked: Cell<bool>,
-    /// The transport will be flushed at the end of the turn.
+    /// The transport will be flushed at the end of the step.
     pub(super) queued: Cell<bool>,
     /// `write_eof()` was called.
     pub(super) eof: Cell<bool>,

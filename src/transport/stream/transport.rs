@@ -89,6 +89,7 @@ impl TransportKind for Stream {
 
     #[inline(always)]
     fn lost(this: This<'_, Self>, core: &Core, exception: &Ref) -> Result<(), Fatal> {
+        this.writing.habit.end();
         // Without this future, no file is being sent.
         if this.writing.empty_waiter.is_empty() { Ok(()) } else { send_file::lost(this, core, exception) }
     }
@@ -119,6 +120,21 @@ impl TransportKind for Stream {
 
     fn send_gathered(this: This<'_, Self>) -> Result<(), Raised> {
         send::send_gathered(this)
+    }
+
+    #[inline(always)]
+    fn send_for_drain(this: This<'_, Self>) -> Result<(), Raised> {
+        if this.base.core().writes.queue.is_empty() {
+            return Ok(());
+        }
+        match this.sink.delivery() {
+            Delivery::Reader => send::send_gathered(this),
+            Delivery::Native => {
+                this.sink.drain();
+                Ok(())
+            }
+            Delivery::Data | Delivery::Buffer => Ok(()),
+        }
     }
 
     fn send_last(this: This<'_, Self>) {

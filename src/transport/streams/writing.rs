@@ -3,6 +3,7 @@
 use super::classes::{CLASSES, Classes};
 use crate::capi::imports::imports;
 use crate::capi::{Raised, Ref, This};
+use crate::transport::stream::send::send_gathered;
 use crate::transport::stream::state::Stream;
 
 /// Indices of attributes in the list that `wakeloop._streams` passes.
@@ -37,8 +38,12 @@ pub(super) fn is_drained(object: &Ref) -> Result<bool, Raised> {
         return Ok(false);
     }
     let Some(transport) = writer.transport.get() else { return Ok(false) };
-    let closing = match with_plain_stream(classes, &transport, |stream| stream.base.life.is_closing()) {
-        Some(closing) => closing,
+    let is_closing_now = |stream: This<'_, Stream>| -> Result<bool, Raised> {
+        send_gathered(stream)?;
+        Ok(stream.base.life.is_closing())
+    };
+    let closing = match with_plain_stream(classes, &transport, is_closing_now) {
+        Some(closing) => closing?,
         None => is_closing(&transport)?,
     };
     let Some(protocol) = writer.protocol.get() else { return Ok(false) };

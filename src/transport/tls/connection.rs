@@ -77,7 +77,7 @@ pub(crate) struct Connection {
     /// We have paused reading of the stream transport, or it has asked us to pause writing.
     pub(super) stream_paused: Paused,
     pub(super) engine_use: Cell<EngineUse>,
-    /// The connection will be flushed at the end of the turn.
+    /// The connection will be flushed at the end of the step.
     pub(super) queued: Cell<bool>,
 }
 
@@ -146,6 +146,13 @@ impl Connection {
     #[inline(always)]
     pub(super) fn engine(&self) -> Option<&Engine> {
         self.engine.get()
+    }
+
+    /// Asks the stream transport. False if there is none.
+    #[inline(always)]
+    pub(super) fn with_stream(&self, body: impl FnOnce(This<'_, Stream>) -> bool) -> bool {
+        let transport = self.transport.get();
+        transport.as_ref().and_then(|transport| transport.downcast::<Stream>()).is_some_and(body)
     }
 
     /// Runs `body` in the context of the stream transport.

@@ -265,6 +265,7 @@ pub(crate) fn make_type(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
         is_class_of: |protocol| Connection::class().is_class_of(protocol),
         receive: read::receive,
         send_last: write::send_last_of,
+        drain: write::drain,
         unsent: |protocol| protocol.with_native(|it: This<'_, Connection>| it.unsent()).unwrap_or(0),
     });
     ClassSpec::<Connection>::new(c"wakeloop._core.TlsConnection")

@@ -7,7 +7,7 @@ use super::engine::Engine;
 use super::native::Native;
 use super::object::Message;
 use super::records::{End, RECORD, Room};
-use super::write::{fail, flush, write_pending};
+use super::write::{fail, write_pending};
 use crate::capi::buffer::{Buffer, RawBytes};
 use crate::capi::call::in_kept_context;
 use crate::capi::error::raise;
@@ -328,7 +328,7 @@ fn deliver_buffered(this: This<'_, Connection>, core: &Core, new: &[u8]) -> Resu
     Ok(!full)
 }
 
-/// Runs a callback of the protocol. What it writes is sent after it returns.
+/// Runs a callback of the protocol.
 #[inline(always)]
 fn delivering(
     this: This<'_, Connection>,
@@ -340,8 +340,5 @@ fn delivering(
     {
         recording::call(core, &method);
     }
-    let outer = core.writes.begin_delivery(&this.object(), flush);
-    let outcome = call();
-    core.writes.end_delivery(outer);
-    outcome
+    call()
 }

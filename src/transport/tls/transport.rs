@@ -110,7 +110,7 @@ const METHODS: &[Method<Fields>] = &[
     Method::one_arg(
         c"write",
         |this: This<'_, Fields>, data: Borrowed<'_>| with(this, |connection| write_data(connection, data)),
-        c"write(data)\n\nEncrypt and send bytes. Small writes are sent together at the end of the loop's iteration.",
+        c"write(data)\n\nEncrypt and send bytes.",
     ),
     Method::one_arg(
         c"writelines",

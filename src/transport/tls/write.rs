@@ -1,8 +1,8 @@
 //! Encrypts what the application's protocol writes, and passes it to the stream transport.
 //!
-//! As with connections without TLS, a small write is queued, and sent at the end of the turn or when `data_received`
-//! returns. The queue has plaintext, so header and body become one record. Nothing is encrypted while the socket is
-//! full. The queue counts as part of the write buffer, so its size is that of asyncio's.
+//! As with connections without TLS, a write waits while the next one is due; the habit is that of the stream transport.
+//! The queue has plaintext, so header and body become one record. Nothing is encrypted while the socket is full. The
+//! queue counts as part of the write buffer, so its size is that of asyncio's.
 
 use super::connection::{Connection, EngineUse, State, call_named, control_app_writing};
 use super::engine::Engine;
@@ -11,9 +11,11 @@ use crate::capi::buffer::{Buffer, bytes_from};
 use crate::capi::error::{handling, raise};
 use crate::capi::fallible::string_or_none;
 use crate::capi::{Exception, Fatal, Raised, Ref, This};
+use crate::event_loop::clock::ticks;
 use crate::event_loop::core::{Core, RECEIVE};
-use crate::transport::base::sizes::AT_ONCE;
+use crate::transport::base::protocol_sink::Delivery;
 use crate::transport::base::write_buffer::Done;
+use crate::transport::base::write_habit::Departure;
 use crate::transport::stream::send::write_slice;
 use crate::transport::stream::state::Stream;
 
@@ -53,12 +55,9 @@ pub(super) fn pushed(this: This<'_, Connection>) -> Result<(), Raised> {
     if this.stream_paused.writing.get() {
         return control_app_writing(this, this.output_size());
     }
-    let small = pending < AT_ONCE && pending <= this.outgoing.high.get();
     let Some(core) = this.core() else { return Ok(()) };
-    if small && core.writes.is_delivering(&this.object()) {
-        return Ok(());
-    }
-    if (small && core.is_running()) || this.in_engine() {
+    core.send_others(this.queued.get()).map_err(|Fatal| Raised)?;
+    if this.in_engine() || (pending <= this.outgoing.high.get() && is_held(this, core)) {
         if !this.queued.replace(true) {
             core.flush_later(this.object().clone_ref(), flush);
             core.wake_if_parked();
@@ -68,25 +67,46 @@ pub(super) fn pushed(this: This<'_, Connection>) -> Result<(), Raised> {
     write_now(this)
 }
 
+/// Does a write that comes now wait for the next one?
+#[inline(always)]
+fn is_held(this: This<'_, Connection>, core: &Core) -> bool {
+    this.with_stream(|stream| stream.writing.habit.next(core.writes.step(), ticks()) == Departure::WithNext)
+        && core.is_running()
+        && !core.is_polling()
+}
+
+/// What is held is sent without the write that was due.
+fn forget_habit(this: This<'_, Connection>) {
+    this.with_stream(|stream| {
+        stream.writing.habit.forget();
+        true
+    });
+}
+
 /// Encrypts and sends the queue. An error closes the connection.
 pub(super) fn write_now(this: This<'_, Connection>) -> Result<(), Raised> {
     write_all(this).or_else(|raised| fail(this, raised))
 }
 
-/// Sends the queue at the end of a turn.
-pub(super) fn flush(object: &Ref, core: &Core) -> Result<(), Fatal> {
+/// Sends the queue at the end of a step.
+fn flush(object: &Ref, core: &Core) -> Result<(), Fatal> {
     let Some(this) = object.downcast::<Connection>() else { return Ok(()) };
     this.queued.set(false);
-    if this.state.get() != State::Wrapped {
+    if this.state.get() != State::Wrapped || this.queue.is_empty() {
         return Ok(());
     }
+    forget_habit(this);
     this.in_context(|| write_now(this)).or_else(|raised| core.unraisable(raised))
 }
 
 /// The end of asyncio's `_do_read`: sends the queue, and the engine's own output.
 #[inline(always)]
 pub(super) fn write_pending(this: This<'_, Connection>) -> Result<(), Raised> {
-    if this.queue.is_empty() { process_outgoing(this) } else { write_all(this) }
+    if this.queue.is_empty() {
+        return process_outgoing(this);
+    }
+    forget_habit(this);
+    write_all(this)
 }
 
 /// asyncio's `_do_write`: encrypts and sends the queue, until it is empty or the socket is full.
@@ -208,6 +228,16 @@ fn offer(
 /// Calls [`send_last`] for the TLS connection that is the protocol of a stream transport.
 pub(super) fn send_last_of(connection: &Ref) {
     connection.with_native(send_last);
+}
+
+/// Sends the queue for a `drain()` of asyncio's streams on the TLS connection that is the protocol of a stream transport.
+pub(super) fn drain(connection: &Ref) {
+    connection.with_native(|this: This<'_, Connection>| {
+        if this.sink.delivery() == Delivery::Reader && !this.queue.is_empty() {
+            forget_habit(this);
+            send_last(this);
+        }
+    });
 }
 
 /// Sends the queue before the connection is closed by force, because asyncio would have sent it when it was written.
