@@ -38,6 +38,7 @@ exceptions! {
     Exception = PyExc_Exception,
     InterruptedError = PyExc_InterruptedError,
     KeyboardInterrupt = PyExc_KeyboardInterrupt,
+    MemoryError = PyExc_MemoryError,
     NotImplementedError = PyExc_NotImplementedError,
     OSError = PyExc_OSError,
     OverflowError = PyExc_OverflowError,

@@ -7,6 +7,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyType;
 
 use super::error::{Raised, raise, take_exception};
+use super::exceptions::Exception;
 use super::fallible::Fallible;
 use super::imports::imports;
 use super::inspect::{boolean, is_immutable};
@@ -79,11 +80,12 @@ pub(crate) fn complete(future: &Ref, value: &Ref) -> Result<(), Raised> {
     if is_done(future)? { Ok(()) } else { set_result(future, value) }
 }
 
-/// The result of a `set_result` that failed: its error, unless the future was done.
+/// The result of a `set_result` that failed: its error, unless the future was done. On Python 3.11 a future may have no
+/// memory to schedule its callbacks. It is done then, and has lost them.
 #[cold]
 fn unless_done(future: &Ref) -> Result<(), Raised> {
     let error = take_exception();
-    if is_done(future)? {
+    if !Exception::MemoryError.matches(&error) && is_done(future)? {
         return Ok(());
     }
     Err(raise(error))

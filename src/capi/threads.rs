@@ -34,6 +34,106 @@ pub(crate) fn released<T: Send>(body: impl FnOnce() -> T + Send) -> T {
     unsafe { Python::assume_attached() }.detach(body)
 }
 
+/// Why a thread cannot attach to the interpreter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unattached {
+    /// The interpreter is shutting down.
+    Finalizing,
+    /// The interpreter has no memory for the state of a new thread.
+    NoMemory,
+}
+
+impl From<Unattached> for std::io::Error {
+    fn from(reason: Unattached) -> std::io::Error {
+        match reason {
+            Unattached::Finalizing => std::io::Error::other("the interpreter is shutting down"),
+            Unattached::NoMemory => std::io::ErrorKind::OutOfMemory.into(),
+        }
+    }
+}
+
+/// How often the memory for the state of a thread is asked for, a millisecond apart.
+const STATE_TRIES: u32 = 20;
+
+/// The state of this thread in the interpreter, which this code has made. The thread is attached.
+struct NewState(*mut ffi::PyThreadState);
+
+impl NewState {
+    /// Makes a state, and attaches the thread, which has none. Tries again for a moment: other threads may free memory.
+    fn new() -> Result<NewState, Unattached> {
+        for _ in 0..STATE_TRIES {
+            // SAFETY: the interpreter is initialized, and the thread has no state yet, so this one becomes its own.
+            unsafe {
+                let state = new_thread_state(ffi::PyInterpreterState_Main());
+                if !state.is_null() {
+                    ffi::PyEval_RestoreThread(state);
+                    return Ok(NewState(state));
+                }
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Err(Unattached::NoMemory)
+    }
+}
+
+/// A state for this thread, or null if there is no memory for it.
+///
+/// # Safety
+/// A live interpreter, in which the thread has no state.
+#[cfg(Py_3_12)]
+unsafe fn new_thread_state(interpreter: *mut ffi::PyInterpreterState) -> *mut ffi::PyThreadState {
+    // SAFETY: the caller's contract.
+    unsafe { ffi::PyThreadState_New(interpreter) }
+}
+
+/// As above, in the two steps of Python 3.11's `PyThreadState_New`, which makes the second one with null too, and crashes.
+///
+/// # Safety
+/// A live interpreter, in which the thread has no state.
+#[cfg(not(Py_3_12))]
+unsafe fn new_thread_state(interpreter: *mut ffi::PyInterpreterState) -> *mut ffi::PyThreadState {
+    unsafe extern "C" {
+        fn _PyThreadState_Prealloc(interpreter: *mut ffi::PyInterpreterState) -> *mut ffi::PyThreadState;
+        fn _PyThreadState_SetCurrent(state: *mut ffi::PyThreadState);
+    }
+    // SAFETY: the caller's contract. The interpreter exports both functions, for its own extension modules.
+    unsafe {
+        let state = _PyThreadState_Prealloc(interpreter);
+        if !state.is_null() {
+            _PyThreadState_SetCurrent(state);
+        }
+        state
+    }
+}
+
+impl Drop for NewState {
+    fn drop(&mut self) {
+        // SAFETY: the thread is attached with this state, which nobody uses any more.
+        unsafe {
+            ffi::PyThreadState_Clear(self.0);
+            ffi::PyThreadState_DeleteCurrent();
+        }
+    }
+}
+
+/// Runs `body` on this thread, attached to the interpreter: as `Python::try_attach`, which ends the process if there is
+/// no memory for the state of the thread.
+pub(crate) fn try_attach<T>(body: impl FnOnce(Python<'_>) -> T) -> Result<T, Unattached> {
+    // SAFETY: the functions may be called on every thread, the third one in an interpreter that is initialized.
+    let has_state = unsafe {
+        if ffi::Py_IsInitialized() == 0 {
+            return Err(Unattached::Finalizing);
+        }
+        #[cfg(Py_3_13)]
+        if ffi::Py_IsFinalizing() != 0 {
+            return Err(Unattached::Finalizing);
+        }
+        !ffi::PyGILState_GetThisThreadState().is_null()
+    };
+    let _state = if has_state { None } else { Some(NewState::new()?) };
+    Python::try_attach(body).ok_or(Unattached::Finalizing)
+}
+
 /// This thread's `threading.get_ident()`.
 pub(crate) fn ident() -> u64 {
     // SAFETY: the function may always be called.

@@ -11,6 +11,7 @@ use crate::capi::Ref;
 use crate::capi::call::{call_tuple, copy_current_context, in_context};
 use crate::capi::error::exception;
 use crate::capi::fallible::py_tuple;
+use crate::capi::threads::try_attach;
 
 /// A call that is to be made, with everything that it needs.
 struct Call {
@@ -22,13 +23,15 @@ struct Call {
 
 impl Call {
     /// Makes the call, for the loop behind `home`.
-    fn run(self, home: &LoopHandle) -> Outcome {
-        // An interpreter that is shutting down cannot be attached to; then no task waits for the outcome either.
-        let outcome = Python::try_attach(|py| {
-            let function = Ref::from(self.function.into_bound(py));
-            let context = Ref::from(self.context.into_bound(py));
-            let arguments = self.arguments.into_bound(py);
-            let keywords = self.keywords.map(|keywords| keywords.into_bound(py));
+    fn run(call: DropOnLoop<Call>, home: &LoopHandle) -> Outcome {
+        let outcome = try_attach(|py| {
+            let Some(Call { function, arguments, keywords, context }) = call.into_inner() else {
+                return Outcome::Nothing;
+            };
+            let function = Ref::from(function.into_bound(py));
+            let context = Ref::from(context.into_bound(py));
+            let arguments = arguments.into_bound(py);
+            let keywords = keywords.map(|keywords| keywords.into_bound(py));
             let result = in_context(&context, || {
                 let keywords = keywords.as_ref().map_or(std::ptr::null_mut(), |keywords| keywords.as_ptr());
                 // SAFETY: a tuple, and a dict or null.
@@ -39,7 +42,7 @@ impl Call {
             let result = DropOnLoop::new(result, home);
             Outcome::value(move |py| result.into_inner().unwrap_or_else(|| Ok(py.None())))
         });
-        outcome.unwrap_or(Outcome::Nothing)
+        outcome.unwrap_or_else(|reason| Outcome::Error(reason.into()))
     }
 }
 
@@ -77,7 +80,7 @@ pub(crate) fn spawn_blocking<'py>(
         Ok(move || {
             // The guard is kept until the call is done.
             let _awaited = awaited;
-            call.into_inner().map_or(Outcome::Nothing, |call| call.run(&home))
+            Call::run(call, &home)
         })
     })
 }

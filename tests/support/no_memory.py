@@ -14,17 +14,18 @@ POSSIBLE = hasattr(_testcapi, "set_nomemory") and not hasattr(sys, "gettotalrefc
 # This is nearly all of them. Not all may fail: CPython handles an exception again and again until it has memory for a
 # line number (`exception_unwind` in Python/ceval.c).
 VERY_MANY = 10_000
+ONE = 1
 
 
-def outcomes(prepare, body, most):
+def outcomes(prepare, body, most, lengths=(ONE, VERY_MANY)):
     """Runs `body` with the result of `prepare`, in a child process for each of the first `most` allocations, which
-    fails. Yields how each child ended.
+    fails, and so do those behind it, as many as each of `lengths` says. Yields how each child ended.
 
     The end is the name of an exception with its text, "nothing", or the number of the signal that ended the child. It
     comes with what the child wrote to its standard error.
     """
     for first in range(most):
-        for last in (first + 1, first + VERY_MANY):
+        for last in (first + length for length in lengths):
             yield (first, last), _child(prepare, body, first, last)
 
 
@@ -67,16 +68,16 @@ def _run(prepare, body, first, last):
 CPYTHONS = ("SystemError error return without exception set", "SystemError <function ")
 
 
-def failures(pieces, most):
+def failures(pieces, most, *lengths):
     """Returns the ends that are failures: a signal, a panic, or an error that shows that something is broken inside."""
     for name, (prepare, body) in pieces.items():
-        for place, (end, said) in outcomes(prepare, body, most):
+        for place, (end, said) in outcomes(prepare, body, most, *lengths):
             broken = end.startswith(("signal", "SystemError")) and not end.startswith(CPYTHONS)
             if broken or "Panic" in end or "panicked" in said:
                 yield f"{name} at {place}: {end} {said}"
 
 
-def main(pieces, most):
-    found = list(failures(pieces, most))
+def main(pieces, most, *lengths):
+    found = list(failures(pieces, most, *([lengths] if lengths else [])))
     print(*found, sep="\n")
     sys.exit(bool(found))

@@ -434,6 +434,11 @@ impl FileCall {
                 give_bytes(begun.finish(this.py())?, &give)
             }
             (Reply::Lines, _) => FileCall::lines_written(this),
+            (Reply::Unclosed(flushed), _) => {
+                let raw = file.raw.get().ok_or(Raised)?;
+                let closed = raw.call_method(&imports().close, &[]);
+                flushed.map_err(|error| raise_io(&error)).and(closed).map(|_| Ref::none())
+            }
             (Reply::Object(bytes), _) => object(this.py(), bytes),
             (Reply::Nothing, Some(Action::Hold)) => {
                 drop(file.hold(Some(turn)));

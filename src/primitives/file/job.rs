@@ -12,6 +12,7 @@ use super::sys;
 use crate::bridge::drop_on_loop::DropOnLoop;
 use crate::bridge::loop_handle::LoopHandle;
 use crate::capi::buffer::RawBytes;
+use crate::capi::threads::{Unattached, try_attach};
 use crate::capi::{Fallible, Raised, Ref};
 use crate::primitives::data::Sendable;
 
@@ -46,6 +47,8 @@ pub(super) enum Reply {
     Nothing,
     /// All lines are written.
     Lines,
+    /// The file is flushed, or not, and the loop's thread has to close it: this one has no state in the interpreter.
+    Unclosed(io::Result<()>),
     Number(i64),
     /// What was wanted is in the file's buffer, and so long. The object, if there is one, has the same content.
     Item(usize, Option<DropOnLoop<Py<PyAny>>>),
@@ -167,7 +170,9 @@ impl Job {
             Job::Close => {
                 let flushed = shared.lock().flush();
                 // As in io, the descriptor is closed even if the data could not be written.
-                close(raw)?;
+                if close(raw)? == Err(Unattached::NoMemory) {
+                    return Ok(Reply::Unclosed(flushed));
+                }
                 flushed?;
                 Reply::Nothing
             }
@@ -224,13 +229,16 @@ impl Begun {
     }
 }
 
-/// Closes the descriptor. The interpreter releases the GIL for the call itself.
-fn close(raw: &DropOnLoop<Py<PyAny>>) -> Result<(), Failure> {
-    let closed = Python::try_attach(|py| match raw.get() {
+/// Closes the descriptor, if the thread can attach. The interpreter releases the GIL for the call itself.
+fn close(raw: &DropOnLoop<Py<PyAny>>) -> Result<Result<(), Unattached>, Failure> {
+    let closed = try_attach(|py| match raw.get() {
         Some(object) => object.bind(py).call_method0(Fallible("close")).map(drop),
         None => Ok(()),
     });
-    closed.unwrap_or(Ok(())).map_err(|error| Failure::Python(raw.beside(error)))
+    match closed {
+        Ok(closed) => closed.map(Ok).map_err(|error| Failure::Python(raw.beside(error))),
+        Err(reason) => Ok(Err(reason)),
+    }
 }
 
 /// A `bytes` object of at most this length, filled without the GIL.
@@ -240,7 +248,7 @@ fn filled(
     fill: impl FnOnce(&mut [MaybeUninit<u8>]) -> io::Result<usize> + Send,
 ) -> Result<DropOnLoop<Py<PyAny>>, Failure> {
     let failure = |raised: Raised| Failure::Python(raw.beside(PyErr::from(raised)));
-    let made = Python::try_attach(|py| {
+    let made = try_attach(|py| {
         let mut bytes = RawBytes::with_capacity(length).map_err(failure)?;
         // SAFETY: the object has so many bytes, and nothing else refers to it.
         let place = unsafe { slice::from_raw_parts_mut(bytes.as_mut_ptr().cast(), length) };
@@ -250,5 +258,5 @@ fn filled(
             unsafe { if count == length { bytes.whole() } else { bytes.finish(count).map_err(failure)? } };
         Ok(raw.beside(Ref::bind(&bytes, py).unbind()))
     });
-    made.unwrap_or_else(|| Err(io::Error::other("the interpreter is shutting down").into()))
+    made.unwrap_or_else(|reason| Err(io::Error::from(reason).into()))
 }
