@@ -1,8 +1,8 @@
 //! The Python module `wakeloop._core`.
 
-use pyo3::exceptions::{PyImportError, PyTypeError};
+use pyo3::exceptions::{PyImportError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyList, PyType};
+use pyo3::types::{PyBool, PyDict, PyList, PyType};
 
 use crate::bridge::awaitable;
 use crate::bridge::loop_handle::ForeignInbox;
@@ -10,7 +10,7 @@ use crate::bridge::panic::RuntimePanic;
 use crate::capi;
 use crate::capi::call::call0;
 use crate::capi::error::{exception, raise_io};
-use crate::capi::fallible::list;
+use crate::capi::fallible::{dict, list};
 use crate::capi::imports::imports;
 use crate::capi::once::Once;
 use crate::capi::{Fallible, Fatal, Raised, Ref, This, section};
@@ -21,6 +21,7 @@ use crate::event_loop::{
 };
 use crate::histogram;
 use crate::primitives::{self, lookup};
+use crate::settings::{self, Value};
 use crate::spin::{self, Setting};
 use crate::transport::datagram::transport as datagram;
 use crate::transport::stream::{self, accept, send_file};
@@ -64,11 +65,41 @@ fn _histogram_bounds(py: Python<'_>) -> PyResult<Bound<'_, PyList>> {
     list(py, bounds?)
 }
 
-/// How long a wait of a new loop, or of the runtime, spins at most, in nanoseconds; 0 if it never does. None if
-/// WAKELOOP_SPIN has a value that means nothing.
+/// The environment variables by their names, None for those that are not set. Raises ValueError for the first that means
+/// nothing.
 #[pyfunction]
-fn _spin_window() -> Option<u64> {
-    Setting::from_environment().map(spin::window)
+fn _settings(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
+    let found = dict(py)?;
+    for variable in settings::all() {
+        let value = variable.read().map_err(|wrong| exception::<PyValueError>(wrong.to_string()))?;
+        let value = match value {
+            None => None,
+            Some(Value::Switch(on)) => Some(PyBool::new(py, on).to_owned().into_any()),
+            Some(Value::Word(word)) => Some(Fallible(word).into_pyobject(py)?.into_any()),
+            Some(Value::Time(seconds)) => Some(Fallible(seconds).into_pyobject(py)?.into_any()),
+            Some(Value::Number(number)) => Some(Fallible(number).into_pyobject(py)?.into_any()),
+            Some(Value::Path(path)) => Some(Fallible(path.as_encoded_bytes()).into_pyobject(py)?.into_any()),
+        };
+        found.set_item(Fallible(variable.name), value)?;
+    }
+    Ok(found)
+}
+
+/// How long a wait of a new loop, or of the runtime, spins at most, in nanoseconds; 0 if it never does.
+#[pyfunction]
+fn _spin_window() -> PyResult<u64> {
+    let setting =
+        Setting::from_environment().map_err(|wrong| exception::<PyValueError>(wrong.to_string()))?;
+    Ok(spin::window(setting))
+}
+
+/// Does the interpreter ignore its environment (`python -E` and `-I`)? Then none of ours counts.
+fn note_ignored_environment(py: Python<'_>) -> PyResult<()> {
+    let flags = py.import("sys")?.getattr("flags")?;
+    if flags.getattr("ignore_environment")?.is_truthy()? {
+        settings::ignore();
+    }
+    Ok(())
 }
 
 /// Fails in a subinterpreter, before any object of it is stored: what this module imports, it keeps for the life of
@@ -107,6 +138,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     if let Some(first) = FIRST.get() {
         return share(first, module);
     }
+    note_ignored_environment(py)?;
     if !section::self_test(&module.as_any().clone().into()) {
         return Err(exception::<PyImportError>(
             "wakeloop does not know this interpreter's critical sections",
@@ -175,6 +207,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(_forked, module)?)?;
     module.add_function(wrap_pyfunction!(_forking, module)?)?;
     module.add_function(wrap_pyfunction!(_histogram_bounds, module)?)?;
+    module.add_function(wrap_pyfunction!(_settings, module)?)?;
     module.add_function(wrap_pyfunction!(_spin_window, module)?)?;
     module.add_function(wrap_pyfunction!(_map_page, module)?)?;
     module.add_function(wrap_pyfunction!(_page_sizes, module)?)?;

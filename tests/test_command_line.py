@@ -50,8 +50,12 @@ def test_info_prints_versions_workers_kernel_and_tls_engine(tmp_path):
 
 def test_info_reports_settings_that_cannot_be_used(tmp_path):
     found = facts(command("info", cwd=tmp_path, WAKELOOP_WORKERS="many", WAKELOOP_TLS="none"))
-    assert "cannot start: WAKELOOP_WORKERS must be a number" in found["engine"]
-    assert found["TLS"].startswith("none: WAKELOOP_TLS is 'none'")
+    # The first one that is wrong is told: no loop is made before all are right.
+    for line in ("engine", "TLS"):
+        assert "WAKELOOP_TLS is 'none'; it can be native, sslobject, asyncio or auto" in found[line]
+    found = facts(command("info", cwd=tmp_path, WAKELOOP_WORKERS="many", WAKELOOP_SPIN="on"))
+    assert "cannot start: WAKELOOP_WORKERS is 'many'" in found["engine"]
+    assert found["waits"].startswith("none: WAKELOOP_SPIN is 'on'")
 
 
 @pytest.fixture

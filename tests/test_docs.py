@@ -109,8 +109,8 @@ def test_the_table_of_the_environment_has_every_variable_of_the_source():
     named = {variable for path in sources for variable in re.findall(r"\bWAKELOOP(?:_[A-Z]+)*\b", path.read_text())}
     rows = re.findall(r"^\| (`[^|]*`) \|", (DOCS / "reference" / "environment.md").read_text(), re.MULTILINE)
     listed = {variable for row in rows for variable in re.findall(r"`(WAKELOOP\w*)`", row)}
-    # What build.rs sets for the compiler, and what `python -m wakeloop info COMMAND` sets for the command.
-    assert named - {"WAKELOOP_BUILD", "WAKELOOP_REPORT"} == listed
+    # What build.rs sets for the compiler.
+    assert named - {"WAKELOOP_BUILD"} == listed
 
 
 # -- the free-threading page -----------------------------------------------------------------------------------------

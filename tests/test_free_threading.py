@@ -98,14 +98,9 @@ def test_the_import_leaves_the_gil_off_unless_the_environment_wants_it(environme
 
 
 @pytest.mark.native
-@pytest.mark.parametrize(
-    ("value", "warns"), [("0", False), ("1", False), (" 1 ", False), ("", False), ("2", True), ("off", True)]
-)
-def test_a_wakeloop_gil_that_means_nothing_is_warned_about_and_ignored(value, warns):
-    printed, warned = python("import wakeloop; print(wakeloop.__name__)", WAKELOOP_GIL=value)
-    assert printed == ["wakeloop"]
-    assert ("RuntimeWarning: WAKELOOP_GIL must be 0 or 1" in warned) == warns
-    assert warns or not warned
+@pytest.mark.parametrize("value", ["0", "1", " 1 ", "", "2", "off"])
+def test_the_import_with_any_wakeloop_gil_is_silent(value):
+    assert python("import wakeloop; print(wakeloop.__name__)", WAKELOOP_GIL=value) == (["wakeloop"], "")
 
 
 @pytest.mark.native

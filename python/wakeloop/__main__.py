@@ -178,8 +178,11 @@ def gil() -> str:
 
 def default_loop() -> str:
     """Which event loop a program gets that asks asyncio for one."""
-    with contextlib.closing(asyncio.new_event_loop()) as loop:
-        kind = f"{type(loop).__module__}.{type(loop).__qualname__}"
+    try:
+        with contextlib.closing(asyncio.new_event_loop()) as loop:
+            kind = f"{type(loop).__module__}.{type(loop).__qualname__}"
+    except (RuntimeError, ValueError) as error:
+        return f"none: {error}"
     return f"asyncio.new_event_loop() makes {kind} (WAKELOOP)"
 
 
@@ -191,7 +194,7 @@ def workers() -> str:
 
     try:
         wakeloop.run(start())
-    except OSError as error:
+    except (OSError, ValueError) as error:
         return f"which cannot start: {error}"
     metrics = wakeloop.runtime_metrics()
     return f"up to {metrics.workers} worker threads (WAKELOOP_WORKERS)" if metrics else "not started"
@@ -199,7 +202,10 @@ def workers() -> str:
 
 def waits() -> str:
     """How a wait of the loop begins."""
-    window = _core._spin_window() or 0
+    try:
+        window = _core._spin_window()
+    except ValueError as error:
+        return f"none: {error}"
     if window:
         return f"spin for up to {window / 1e3:g} us where the next event is near (WAKELOOP_SPIN)"
     return "sleep at once (WAKELOOP_SPIN, or less than two processors)"

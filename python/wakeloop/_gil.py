@@ -22,11 +22,11 @@ def _load() -> None:
         spec.loader.exec_module(module_from_spec(spec))
 
 
-def _apply(value: str) -> None:
-    if value not in ("", "0", "1"):
-        warnings.warn(f"{_VARIABLE} must be 0 or 1", RuntimeWarning, stacklevel=3)
-    elif value == "1" and sys.version_info >= (3, 13) and not sys._is_gil_enabled():
-        _load()
-
-
-_apply(os.environ[_VARIABLE].strip())
+# The first loop refuses a wrong value.
+if (
+    os.environ[_VARIABLE].strip() == "1"
+    and not sys.flags.ignore_environment
+    and sys.version_info >= (3, 13)
+    and not sys._is_gil_enabled()
+):
+    _load()

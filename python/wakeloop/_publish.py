@@ -13,8 +13,8 @@ from typing import Any
 
 from . import _core, _page, _registry
 
-#: Loops are published as soon as they are made.
-wanted = os.environ.get("WAKELOOP_PUBLISH", "") not in ("", "0")
+#: Loops are published as soon as they are made, because the program has called `publish()`.
+wanted = False
 #: The process that has made a page.
 _owner = 0
 

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import os
 from typing import Any
 
-from . import _core
+from . import _core, _settings
 from ._inherited import SSLProtocol as InheritedProtocol
 
 try:
@@ -43,17 +42,14 @@ _HOOKS = (
     "_start_shutdown",
     "_write_appdata",
 )
-_ENGINES = ("native", "sslobject", "asyncio")
 
 
 def engine() -> str:
     """The engine of new TLS connections in this process: "native", "sslobject" or "asyncio".
 
-    The environment variable WAKELOOP_TLS forces one of them.
+    The environment variable WAKELOOP_TLS forces one of them. Raises RuntimeError if that one cannot be used.
     """
-    wanted = os.environ.get("WAKELOOP_TLS") or "auto"
-    if wanted not in ("auto", *_ENGINES):
-        raise ValueError(f"WAKELOOP_TLS is {wanted!r}; it can be {', '.join(_ENGINES)} or auto")
+    wanted: str = _settings.setting("WAKELOOP_TLS") or "auto"
     if wanted == "asyncio":
         return wanted
     if missing := [name for name in _HOOKS if not hasattr(InheritedProtocol, name)]:
@@ -68,6 +64,13 @@ def engine() -> str:
     if wanted == "native":
         raise RuntimeError(f"the native TLS engine cannot be used: {problem}")
     return "sslobject"
+
+
+def check_engine() -> None:
+    """Raise RuntimeError if the environment forces an engine that cannot be used."""
+    # Without the variable, OpenSSL is not looked for before it is needed.
+    if _settings.setting("WAKELOOP_TLS") is not None:
+        engine()
 
 
 class SSLTransport(_core.SSLTransport):

@@ -6,12 +6,12 @@ Here are its arguments and its environment variable; the rest is native.
 from __future__ import annotations
 
 import atexit
+import math
 import os
-import sys
 import warnings
 from typing import TYPE_CHECKING
 
-from . import _core, _durations
+from . import _core, _settings
 
 if TYPE_CHECKING:
     from _typeshed import FileDescriptorLike
@@ -57,22 +57,13 @@ def start_if_asked() -> None:
     """Start a watchdog if the environment asks for it. A loop calls this when it first runs in a process."""
     global unasked
     unasked = False
-    text = os.environ.get(_VARIABLE, "").strip()
-    if text in ("", "0") or sys.flags.ignore_environment:
+    limit = _settings.setting(_VARIABLE)
+    if limit is None or limit == math.inf:
         return
     try:
-        limit = _durations.seconds(text)
-    except ValueError:
-        limit = 0.0
-    if limit <= 0:
-        problem = f"{_VARIABLE} is {text!r}; it can be a time such as 100ms, 0.1 or 1s, or 0 for no watchdog"
-    else:
-        try:
-            watchdog(limit)
-            return
-        except RuntimeError as error:
-            problem = f"{_VARIABLE}: {error}"
-    warnings.warn(problem, RuntimeWarning, stacklevel=2)
+        watchdog(limit)
+    except RuntimeError as error:
+        warnings.warn(f"{_VARIABLE}: {error}", RuntimeWarning, stacklevel=2)
 
 
 def _forked() -> None:

@@ -12,12 +12,10 @@ import asyncio
 import contextlib
 import errno
 import inspect
-import os
 import selectors
 import socket
 import sys
 import threading
-import warnings
 import weakref
 from typing import TYPE_CHECKING, Any, Callable, Coroutine, Self, TypeVar, TypeVarTuple, Unpack
 
@@ -33,7 +31,7 @@ from . import (
     _publish,
     _registry,
     _sendfile,
-    _slow,
+    _settings,
     _sockets,
     _stepping,
     _tls,
@@ -49,9 +47,6 @@ __all__ = ("EventLoop", "new_event_loop", "run")
 
 _T = TypeVar("_T")
 _Ts = TypeVarTuple("_Ts")
-
-if "WAKELOOP_SPIN" in os.environ and _core._spin_window() is None:
-    warnings.warn("WAKELOOP_SPIN must be off, auto or microseconds up to 1000", RuntimeWarning, stacklevel=2)
 
 # The attributes by which loop.start_tls() and loop.sendfile() know a transport that they support.
 _core.StreamTransport._start_tls_compatible = True
@@ -105,6 +100,12 @@ class EventLoop(LoopState):
 
     __slots__ = _NAMES
 
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        # A wrong setting is an error here, before anything is made.
+        _settings.read()
+        _tls.check_engine()
+        return super().__new__(cls, *args, **kwargs)
+
     def __init__(self, selector: selectors.BaseSelector | None = None) -> None:
         """Makes a loop. It polls through the selector only if that one has a ``select`` of its own."""
         self._look_for_patches()
@@ -114,10 +115,10 @@ class EventLoop(LoopState):
         base_events.logger.debug("Using event loop: wakeloop %s", _core.__version__)
         if not own and selector is not None:
             _stepping.watch_core(self, selector)
-        if self.slow_turn_duration != _slow.DEFAULT:
-            self.slow_turn_duration = _slow.DEFAULT
+        if (limit := _settings.setting("WAKELOOP_SLOW_TURN")) is not None:
+            self.slow_turn_duration = limit
         _registry.add(self)
-        if _publish.wanted:
+        if _publish.wanted or _settings.setting("WAKELOOP_PUBLISH"):
             _publish.publish_new(self)
 
     # -- what it has done ------------------------------------------------------------------------

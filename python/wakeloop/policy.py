@@ -32,9 +32,11 @@ if HAS_POLICIES:
 def install_if_asked() -> None:
     """Install the loop if the environment asks for it: WAKELOOP is set, and not to 0.
 
-    Where the package is installed, this happens when asyncio is imported (see `_wakeloop_startup`).
+    Where the package is installed, this happens when asyncio is imported (see `_wakeloop_startup`). The first loop
+    refuses another value than 0 and 1.
     """
-    if HAS_POLICIES and not sys.flags.ignore_environment and os.environ.get("WAKELOOP", "") not in ("", "0"):
+    value = os.environ.get("WAKELOOP", "").strip()
+    if HAS_POLICIES and not sys.flags.ignore_environment and value not in ("", "0"):
         install()
 
 

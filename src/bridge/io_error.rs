@@ -1,5 +1,5 @@
 //! Turns I/O errors of the runtime into the exceptions that Python itself would raise. Besides the errors of the system
-//! these are failed name lookups and threads that could not be started.
+//! these are failed name lookups, threads that could not be started, and environment variables that mean nothing.
 
 use std::io;
 
@@ -10,6 +10,7 @@ use crate::capi::inspect::integer;
 use crate::capi::{Exception, Raised};
 use crate::resolver::LookupError;
 use crate::runtime::NoThread;
+use crate::settings::WrongSetting;
 
 /// CPython's text for a thread that cannot be started.
 pub(crate) const NO_THREAD: &str = "can't start new thread";
@@ -22,6 +23,9 @@ pub(crate) fn raise_io(error: &io::Error) -> Raised {
         }
         if inner.is::<NoThread>() {
             return Exception::RuntimeError.raise(NO_THREAD);
+        }
+        if let Some(wrong) = inner.downcast_ref::<WrongSetting>() {
+            return Exception::ValueError.raise(&wrong.to_string());
         }
     }
     error::raise_io(error)

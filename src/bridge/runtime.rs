@@ -6,6 +6,7 @@ use std::sync::Mutex;
 
 use crate::event_loop::core::process::forks;
 use crate::runtime::{Builder, Handle, NoThread, Runtime};
+use crate::settings;
 
 struct Started {
     handle: Handle,
@@ -33,7 +34,7 @@ thread_local! {
 /// The runtime's handle. Starts the runtime on first use, and again in a forked child.
 ///
 /// # Errors
-/// When threads or descriptors run out.
+/// When threads or descriptors run out, and for an environment variable that means nothing.
 pub(crate) fn handle() -> io::Result<Handle> {
     let forks = forks();
     let known = KNOWN.with_borrow(|known| known.clone());
@@ -55,6 +56,7 @@ fn start(forks: u32) -> io::Result<Handle> {
     {
         return Ok(started.handle.clone());
     }
+    settings::check()?;
     let mut builder = Builder::new();
     if let Some(workers) = state.workers {
         builder = builder.worker_threads(workers);

@@ -6,6 +6,7 @@
 use pyo3::prelude::*;
 
 use crate::capi::{Exception, Raised, Ref};
+use crate::settings::MAX_WORKERS;
 
 /// The value of an int, or of an object with `__index__`. An int beyond 64 bits becomes the nearest value within
 /// them.
@@ -30,7 +31,11 @@ pub(super) fn limit(value: i64) -> Result<usize, Raised> {
 
 /// How many worker threads the runtime is to have.
 pub(super) fn workers(value: i64) -> Result<usize, Raised> {
-    positive(value, "workers must be at least 1")
+    let workers = positive(value, "workers must be at least 1")?;
+    if workers > MAX_WORKERS {
+        return Err(Exception::ValueError.raise("workers must be at most 1024"));
+    }
+    Ok(workers)
 }
 
 fn positive(value: i64, refusal: &str) -> Result<usize, Raised> {

@@ -15,9 +15,10 @@ use super::handle::Runtime;
 use super::shim::thread::{self, JoinHandle};
 use super::testing::Simulation;
 use super::trace::Tracer;
+use crate::settings::{self, MAX_WORKERS};
+use crate::spin::Setting;
 
 /// The idle word has no room for more workers, and no machine needs more.
-const MAX_WORKERS: usize = 1024;
 /// Enough for a burst of `getaddrinfo` and file reads; a bound, not a target.
 const BLOCKING_CAP: usize = 512;
 const BLOCKING_KEEP_ALIVE: Duration = Duration::from_secs(10);
@@ -122,8 +123,8 @@ impl Builder {
     /// second at the latest with the first timer or socket, which also opens the driver's descriptors.
     ///
     /// # Errors
-    /// `InvalidInput` for a number of workers out of range, given here or in the environment, and for a NUL in
-    /// the threads' name. Otherwise the system's error if it has no thread left or, for a current-thread
+    /// `InvalidInput` for a number of workers out of range, for a NUL in the threads' name, and for a value of
+    /// `WAKELOOP_WORKERS` or `WAKELOOP_SPIN` that means nothing. Otherwise the system's error if it has no thread left or, for a current-thread
     /// runtime, no descriptor.
     pub fn build(self) -> io::Result<Runtime> {
         self.build_with(None)
@@ -150,10 +151,13 @@ impl Builder {
     }
 
     fn build_with(self, simulation: Option<Simulation>) -> io::Result<Runtime> {
+        // A wrong value of a variable is an error also where it would not count.
+        Setting::from_environment()?;
+        let wanted = settings::WORKERS.number()?;
         let workers = match (self.current_thread, self.workers) {
             (true, _) => 1,
             (false, Some(workers)) => workers,
-            (false, None) => default_workers()?,
+            (false, None) => wanted.map_or_else(default_workers, |wanted| wanted as usize),
         };
         if self.threads.name.as_ref().is_some_and(|name| name.contains('\0')) {
             return Err(invalid("a thread name must not contain NUL".to_owned()));
@@ -256,14 +260,8 @@ impl Drop for SignalsBlocked {
     }
 }
 
-fn default_workers() -> io::Result<usize> {
-    match std::env::var("WAKELOOP_WORKERS") {
-        Ok(text) => text
-            .trim()
-            .parse()
-            .map_err(|_| invalid(format!("WAKELOOP_WORKERS must be a number, not {text:?}"))),
-        Err(_) => Ok(available_parallelism().map_or(1, usize::from).min(MAX_WORKERS)),
-    }
+fn default_workers() -> usize {
+    available_parallelism().map_or(1, usize::from).min(MAX_WORKERS)
 }
 
 fn invalid(message: String) -> io::Error {

@@ -166,6 +166,7 @@ pub(super) fn spin_setting() -> Setting {
     if cfg!(any(wakeloop_loom, wakeloop_shuttle)) {
         return Setting::Off;
     }
+    // The builder has refused a wrong value.
     Setting::from_environment().unwrap_or_default()
 }
 

@@ -15,8 +15,8 @@ import sys
 
 
 def is_set(name):
-    """As for Python's own variables: any value counts. 0 does not."""
-    return not sys.flags.ignore_environment and os.environ.get(name, "") not in ("", "0")
+    """Is the variable set, and not to 0? The first loop of wakeloop refuses another value than 0 and 1."""
+    return not sys.flags.ignore_environment and os.environ.get(name, "").strip() not in ("", "0")
 
 
 def say(text):

@@ -161,6 +161,7 @@ impl Core {
             fds: FdTable::new(),
             io: Io::new(poller),
             polls: PollPolicy::default(),
+            // The constructor of the loop's class has refused a wrong value.
             spins: SpinPolicy::new(Setting::from_environment().unwrap_or_default(), Clock::Thread),
             writes: Writes::new(),
             inbox: Arc::new(Inbox::new(waker)),

@@ -62,9 +62,7 @@ pub(super) use simulation::{Counts, Simulation, Step};
 
 use super::context;
 use super::executor::Shared;
-
-/// The environment variable that makes [`explore`] run one seed alone.
-const SEED: &str = "WAKELOOP_SEED";
+use crate::settings;
 
 /// Runs `future` on a new runtime with a paused clock and the order of this seed. Blocking jobs run on this thread.
 ///
@@ -113,12 +111,10 @@ fn run_digested<F: Future>(seed: u64, future: F) -> (F::Output, u64) {
 /// As [`run`], and if the environment variable is not a number.
 pub fn explore<F: Future>(seeds: impl IntoIterator<Item = u64>, mut test: impl FnMut() -> F) {
     let mut run = |seed| drop(run(seed, async { test().await }));
-    match std::env::var(SEED) {
-        Ok(text) => match text.trim().parse() {
-            Ok(seed) => run(seed),
-            Err(_) => panic!("{SEED} must be a number, not {text:?}"),
-        },
-        Err(_) => seeds.into_iter().for_each(run),
+    match settings::SEED.number() {
+        Ok(Some(seed)) => run(seed),
+        Ok(None) => seeds.into_iter().for_each(run),
+        Err(wrong) => panic!("{wrong}"),
     }
 }
 
