@@ -125,7 +125,7 @@ def _add(
     labels: dict[str, str],
 ) -> None:
     for field, (value, gauge) in values.items():
-        if field in ("closed", "per_worker"):
+        if field in ("closed", "last_slow_turns", "per_worker"):
             continue
         name = prefix + field
         if isinstance(value, Histogram):

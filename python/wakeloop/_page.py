@@ -14,7 +14,7 @@ import struct
 import time
 from typing import Any
 
-from .metrics import Histogram, LoopMetrics
+from .metrics import Histogram, LoopMetrics, SlowCallback
 
 #: The name of the file, as `/proc/PID/fd` shows it.
 FILE = "wakeloop-figures"
@@ -61,16 +61,6 @@ _LOWEST = int(Histogram.bounds[0] * 1e9)
 
 class PageError(Exception):
     """There is no page to read, or it is not one of this version."""
-
-
-@dataclasses.dataclass(frozen=True)
-class SlowCallback:
-    """A task or callback that took long."""
-
-    name: str
-    #: How long it took, and how long ago it ended, in seconds.
-    seconds: float
-    ago: float
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,6 +1,6 @@
-"""Logs turns of a loop that took too long, with what is known about the cause.
+"""Keeps the last slow turns of a loop, with what is known about the cause, and logs them where somebody has asked.
 
-Native code calls `slow_turn` through `_support`.
+Native code calls `keep_slow` and `slow_turn` through `_support`.
 """
 
 from __future__ import annotations
@@ -8,18 +8,17 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-import sys
+import time
 import types
 from typing import Any
 
-from . import _durations
 from ._inherited import base_events, format_helpers
 from ._state import LoopState
 
-#: `loop.slow_turn_duration` of a new loop, in seconds.
-DEFAULT = _durations.from_environment("WAKELOOP_SLOW_TURN", 0.25)
-
 logger = logging.getLogger("wakeloop")
+
+#: The name of a slow turn in which no single callback was slow, or was looked at.
+SEVERAL = "several callbacks"
 
 
 def slow_turn(loop: LoopState, seconds: float, work: Any, unreported: int) -> None:
@@ -32,7 +31,7 @@ def slow_turn(loop: LoopState, seconds: float, work: Any, unreported: int) -> No
     task = getattr(work, "__self__", None)
     chain = ""
     if work is None:
-        what = "several callbacks"
+        what = SEVERAL
     elif isinstance(task, asyncio.Task):
         what, chain = _plain(task), _await_chain(task)
     elif isinstance(work, asyncio.BaseTransport) and hasattr(work, "get_protocol"):
@@ -49,19 +48,26 @@ def slow_turn(loop: LoopState, seconds: float, work: Any, unreported: int) -> No
     logger.warning("Slow turn: %s took %.3f seconds%s%s", what, seconds, before, chain)
 
 
-def publish_slow(loop: LoopState, nanos: int, work: Any) -> None:
-    """Writes a callback that took long to the shared page, by a name for which no code of the program runs."""
+def keep_slow(loop: LoopState, nanos: int, work: Any, slow: bool) -> None:
+    """Keeps what took long, by a name for which no code of the program runs: on the shared page, and for `metrics()`.
+
+    `work` is as for `slow_turn`. If `slow` is false, it is long enough for the shared page alone.
+    """
+    if isinstance(work, asyncio.Handle):
+        work = getattr(work, "_callback", work)
     task = getattr(work, "__self__", None)
-    if isinstance(task, asyncio.Task):
+    if work is None:
+        name = SEVERAL
+    elif isinstance(task, asyncio.Task):
         name = f"{task.get_name()} {_qualified(task.get_coro())}"
-    elif isinstance(work, asyncio.Handle):
-        name = _qualified(getattr(work, "_callback", None))
     elif isinstance(work, asyncio.BaseTransport) and hasattr(work, "get_protocol"):
         protocol = work.get_protocol()
         name = f"{_qualified(getattr(protocol, '_app_protocol', protocol))} of {_qualified(work)}"
     else:
         name = _qualified(work)
     loop._publish_slow(nanos, name.encode(errors="replace"))
+    if slow:
+        loop._slow_turns.append((time.monotonic(), nanos / 1e9, name))
 
 
 def _qualified(work: Any) -> str:
@@ -92,13 +98,11 @@ def _plain(work: object) -> str:
 
 
 def _await_chain(task: asyncio.Task[Any]) -> str:
-    """Returns where a suspended task waits, as text that begins with a line break; empty if it is done."""
+    """Returns where a task waits now, after its slow step; empty if it is done."""
     if task.done():
         return ""
-    if sys.version_info >= (3, 14):
-        return f"\n{asyncio.format_call_graph(task)}"
     # It is imported when somebody asks.
     from . import waits
 
-    frames = [waits._frame_of(link.frame) for link in waits._chain(task.get_coro()) if link.frame is not None]
-    return "; it waits in" + "".join(f"\n  {frame}" for frame in frames) if frames else ""
+    frames = waits.stack(task.get_coro())
+    return "; it now waits in" + "".join(f"\n  {frame}" for frame in frames) if frames else ""

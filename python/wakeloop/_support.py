@@ -50,5 +50,5 @@ from ._reports import (
     unclosed_transport,
     write_after_lost,
 )
-from ._slow import publish_slow, slow_turn
+from ._slow import keep_slow, slow_turn
 from ._sockets import StreamSocket, accepted_socket, adopt_socket, closed_socket

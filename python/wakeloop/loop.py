@@ -16,6 +16,7 @@ import selectors
 import socket
 import sys
 import threading
+import time
 import weakref
 from typing import TYPE_CHECKING, Any, Callable, Coroutine, Self, TypeVar, TypeVarTuple, Unpack
 
@@ -41,7 +42,7 @@ from ._inherited import base_events, constants, events
 from ._selector import SelectorFacade
 from ._state import LoopState
 from ._wakeup import Loan
-from .metrics import LoopMetrics
+from .metrics import LoopMetrics, SlowCallback
 
 __all__ = ("EventLoop", "new_event_loop", "run")
 
@@ -73,6 +74,7 @@ _NAMES = (
     "_pidfds",
     "_selector",
     "_signal_handlers",
+    "_slow_turns",
     "_timer_cancelled_count",
     "_timer_list",
     "_transports",
@@ -132,6 +134,9 @@ class EventLoop(LoopState):
         numbers = self._metrics()
         queue: Any = getattr(self._default_executor, "_work_queue", None)
         numbers["executor_queued"] = queue.qsize() if hasattr(queue, "qsize") else 0
+        now = time.monotonic()
+        slow = [SlowCallback(name, took, now - ended) for ended, took, name in self._slow_turns.copy()]
+        numbers["last_slow_turns"] = tuple(reversed(slow))
         return LoopMetrics._from_native(numbers, closed=self.is_closed(), running=self.is_running())
 
     def reset_metrics(self) -> None:

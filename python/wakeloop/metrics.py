@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Self
 
 from ._core import _histogram_bounds, _runtime_metrics
 
-__all__ = ("Histogram", "LoopMetrics", "RuntimeMetrics", "WorkerMetrics", "runtime_metrics")
+__all__ = ("Histogram", "LoopMetrics", "RuntimeMetrics", "SlowCallback", "WorkerMetrics", "runtime_metrics")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,6 +97,17 @@ class Snapshot:
         return dataclasses.replace(self, **changes)  # type: ignore[type-var]
 
 
+@dataclasses.dataclass(frozen=True)
+class SlowCallback:
+    """A task or callback that took long: an item of `LoopMetrics.last_slow_turns`. Times are in seconds."""
+
+    #: The names of the task and of its coroutine, of the callback's function, or of the protocol and its transport.
+    name: str
+    #: How long it took, and how long ago it ended.
+    seconds: float
+    ago: float
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LoopMetrics(Snapshot):
     """What an event loop has done, and what it has to do: the result of `loop.metrics()`.
@@ -118,6 +129,8 @@ class LoopMetrics(Snapshot):
     turns: int
     #: Turns that took longer than `loop.slow_turn_duration`.
     slow_turns: int
+    #: *Now*: the last of these, the latest first; at most 16.
+    last_slow_turns: tuple[SlowCallback, ...] = dataclasses.field(default=(), metadata={"gauge": True})
     #: System calls that ask for events; `blocking_polls` of them released the GIL.
     polls: int
     blocking_polls: int

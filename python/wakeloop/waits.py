@@ -16,7 +16,7 @@ import sys
 import time
 import types
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Literal, TypeAlias
 
 from ._inherited import futures
@@ -180,7 +180,7 @@ def _waiter(task: Any) -> Any:
 def _describe(loop: Any, task: asyncio.Task[Any], future: Any) -> TaskInfo:
     coroutine = task.get_coro()
     links = list(_chain(coroutine))
-    stack = tuple(_frame_of(link.frame) for link in links if link.frame is not None)
+    found = _frames(links)
     info = TaskInfo(
         name=_name(task),
         coroutine=_qualified_name(coroutine),
@@ -189,13 +189,13 @@ def _describe(loop: Any, task: asyncio.Task[Any], future: Any) -> TaskInfo:
         waits_for="",
         seconds=None,
         exact=False,
-        stack=stack,
+        stack=found,
         task=task,
     )
     if task.done():
         return dataclasses.replace(info, state="done", stack=())
     if _is_running(loop, task, coroutine):
-        return dataclasses.replace(info, state="running", stack=_running_stack(coroutine) or stack)
+        return dataclasses.replace(info, state="running", stack=_running_stack(coroutine) or found)
     if future is None or future.done():
         return dataclasses.replace(info, state="ready")
     try:
@@ -269,6 +269,15 @@ def _module(frame: types.FrameType) -> str:
     # A program may give any object to `exec` as the name, or a subclass of dict as the globals.
     name = dict.get(frame.f_globals, "__name__")
     return name if type(name) is str else ""
+
+
+def stack(coroutine: Any) -> tuple[TaskFrame, ...]:
+    """The chain of awaits of a coroutine that is suspended, the innermost function last."""
+    return _frames(_chain(coroutine))
+
+
+def _frames(links: Iterable[_Link]) -> tuple[TaskFrame, ...]:
+    return tuple(_frame_of(link.frame) for link in links if link.frame is not None)
 
 
 def _frame_of(frame: types.FrameType) -> TaskFrame:

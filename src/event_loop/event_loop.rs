@@ -478,7 +478,7 @@ impl EventLoop {
         }
     }
 
-    /// The limit of a turn's length in seconds. Longer turns are logged, and counted as slow.
+    /// The limit of a turn's length in seconds. Longer turns are counted as slow. They are logged once the limit was set.
     #[getter]
     fn get_slow_turn_duration(&self) -> f64 {
         let _held = self.core.enter();
@@ -497,6 +497,7 @@ impl EventLoop {
         }
         // The cast saturates, so that infinity is no limit.
         self.core.meter.set_limit((seconds * 1e9) as u64, self.core.counters.slot().is_some());
+        self.core.meter.log_slow_turns();
         Ok(())
     }
 

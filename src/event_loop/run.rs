@@ -144,12 +144,19 @@ fn run_instrumented(core: &Core, entry: Entry, batch: &mut Batch) -> Result<(), 
         Entry::Handle(handle) if handle.is_cancelled() => Ok(()),
         Entry::Handle(handle) if debug => {
             debug::callback(core, handle.object(), || run_by_patch(core, &handle, true))?;
+            let noted = slow::note(core, handle.object(), batch).map_err(|Raised| Fatal);
             handle.finish_run();
-            Ok(())
+            noted
         }
         Entry::Handle(handle) => run_by_patch(core, &handle, false),
-        Entry::Foreign(handle) if debug => debug::callback(core, &handle, || run_reported(core, &handle)),
-        Entry::Native { object, run } if debug => debug::native(core, &object, || run(&object, core)),
+        Entry::Foreign(handle) if debug => {
+            debug::callback(core, &handle, || run_reported(core, &handle))?;
+            slow::note(core, &handle, batch).map_err(|Raised| Fatal)
+        }
+        Entry::Native { object, run } if debug => {
+            debug::native(core, &object, || run(&object, core))?;
+            slow::note(core, &object, batch).map_err(|Raised| Fatal)
+        }
         // In debug mode, this is a callback that C code has queued before the mode was switched on.
         other => run_plain(core, other, batch),
     }

@@ -1,4 +1,5 @@
-//! Finds the callback or event that makes a turn slow, and logs slow turns.
+//! Finds the callback or event that makes a turn slow. The last slow ones are kept; they are logged if the program or
+//! the environment has set a limit.
 //!
 //! The length of each turn is known (`core/turn_meter.rs`), but not which of its callbacks took the time. So in small
 //! batches the processor's tick counter is read after each callback. Of a large batch only parts are timed; if a part
@@ -10,7 +11,7 @@ use super::core::Core;
 use super::core::turn_meter::{Batch, Laps};
 use super::recording;
 use crate::capi::error::unless_raised;
-use crate::capi::inspect::{float, integer};
+use crate::capi::inspect::{boolean, float, integer};
 use crate::capi::{Fatal, Raised, Ref};
 use crate::histogram::LOWEST;
 
@@ -97,39 +98,35 @@ fn end_long_turn(core: &Core, now: u64, length: u64) -> Result<(), Fatal> {
     }
     counters.slow_turns.add(1);
     recording::slow_turn(core, length)?;
-    if core.meter.is_named(counters.turns.get()) || core.is_debug() {
-        // In debug mode, asyncio's own log names the callback.
+    if core.meter.is_named(counters.turns.get()) {
         return Ok(());
     }
     report(core, now, length, None).map_err(|Raised| Fatal)
 }
 
-/// Writes the callback's name to the shared page.
-fn publish(core: &Core, nanos: u64, work: &Ref) -> Result<(), Raised> {
-    let Some(nanos) = unless_raised(integer(nanos as i64)) else { return Ok(()) };
-    core.support("publish_slow", &[core.borrow(), nanos.borrow(), work.borrow()]).map_err(|Fatal| Raised)
-}
-
-/// Logs that the turn, or one of its callbacks, took long. Other errors than fatal ones are printed.
+/// Keeps what took long: the turn, or one of its callbacks. Logs it if it is slow and somebody has asked for that. Other
+/// errors than fatal ones are printed.
 #[cold]
 fn report(core: &Core, now: u64, nanos: u64, work: Option<&Ref>) -> Result<(), Raised> {
-    if let Some(work) = work {
-        if core.counters.slot().is_some() {
-            publish(core, nanos, work)?;
-        }
-        if !core.meter.is_slow(nanos) {
-            return Ok(());
-        }
+    let slow = core.meter.is_slow(nanos);
+    if slow && work.is_some() {
         core.meter.note_named(core.counters.turns.get());
     }
+    let (none, is_slow) = (Ref::none(), boolean(slow));
+    let work = work.unwrap_or(&none);
+    // If memory has run out, nothing is kept or logged.
+    let Some(length) = unless_raised(integer(nanos as i64)) else { return Ok(()) };
+    let arguments = [core.borrow(), length.borrow(), work.borrow(), is_slow.borrow()];
+    core.support("keep_slow", &arguments).map_err(|Fatal| Raised)?;
+    if !slow {
+        return Ok(());
+    }
     let Some(unreported) = core.meter.may_report(now) else { return Ok(()) };
-    let none = Ref::none();
-    // If memory has run out, nothing is logged.
     let (Some(seconds), Some(unreported)) =
         (unless_raised(float(nanos as f64 / 1e9)), unless_raised(integer(unreported as i64)))
     else {
         return Ok(());
     };
-    let arguments = [core.borrow(), seconds.borrow(), work.unwrap_or(&none).borrow(), unreported.borrow()];
+    let arguments = [core.borrow(), seconds.borrow(), work.borrow(), unreported.borrow()];
     core.support("slow_turn", &arguments).map_err(|Fatal| Raised)
 }

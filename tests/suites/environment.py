@@ -106,6 +106,4 @@ class Environment:
         """Returns `environment`, changed to use this virtual environment."""
         path = f"{self.bin}{os.pathsep}{environment.get('PATH', os.defpath)}"
         kept = {name: value for name, value in environment.items() if not name.startswith(("PYTEST", "PYTHON"))}
-        # Some tests of libraries block a loop on purpose, and check that nothing is logged.
-        quiet = {"WAKELOOP_SLOW_TURN": "off"}
-        return kept | quiet | {"PATH": path, "VIRTUAL_ENV": str(self._venv), "PYTHONDONTWRITEBYTECODE": "1"}
+        return kept | {"PATH": path, "VIRTUAL_ENV": str(self._venv), "PYTHONDONTWRITEBYTECODE": "1"}

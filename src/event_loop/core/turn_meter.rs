@@ -75,6 +75,8 @@ pub(crate) struct TurnMeter {
     waited_ticks: Cell<u64>,
     /// From this length on, a turn is slow.
     limit: Cell<u64>,
+    /// The program or the environment has set the limit: it wants slow turns to be logged.
+    logs: Cell<bool>,
     /// From this length on, a callback is reported or published: `limit`, or less while the loop is published.
     noted: Cell<u64>,
     /// A point in time on both clocks.
@@ -94,6 +96,7 @@ impl Default for TurnMeter {
             wait: Cell::new(0),
             waited_ticks: Cell::new(0),
             limit: Cell::new(SLOW_TURN),
+            logs: Cell::new(false),
             noted: Cell::new(SLOW_TURN),
             origin: Cell::new((0, 0)),
             named_turn: Cell::new(0),
@@ -236,8 +239,16 @@ impl TurnMeter {
         self.named_turn.get() == turn
     }
 
+    /// From now on, slow turns are logged.
+    pub(crate) fn log_slow_turns(&self) {
+        self.logs.set(true);
+    }
+
     /// May a slow turn be logged at `now`? Returns how many were not logged since the last one.
     pub(crate) fn may_report(&self, now: u64) -> Option<u64> {
+        if !self.logs.get() {
+            return None;
+        }
         if now < self.next_report.get() {
             self.unreported.set(self.unreported.get() + 1);
             return None;
@@ -265,6 +276,8 @@ mod tests {
     #[test]
     fn slow_turns_are_reported_once_per_interval_with_the_number_of_the_others() {
         let meter = TurnMeter::default();
+        assert_eq!(meter.may_report(1), None, "nobody has asked");
+        meter.log_slow_turns();
         assert_eq!(meter.may_report(1), Some(0));
         assert_eq!([meter.may_report(2), meter.may_report(REPORT_INTERVAL)], [None, None]);
         assert_eq!(meter.may_report(1 + REPORT_INTERVAL), Some(2));
