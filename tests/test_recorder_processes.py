@@ -43,8 +43,10 @@ def test_the_environment_variable_writes_nothing_if_no_loop_has_run(tmp_path, mo
 
 
 def test_a_trace_that_cannot_be_written_at_exit_is_logged(tmp_path, monkeypatch):
-    monkeypatch.setenv("WAKELOOP_RECORD", str(tmp_path / "missing" / "trace.json"))
-    outcome = run_script("wakeloop", LOOP + "    run('seen'); print('done')")
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    monkeypatch.setenv("WAKELOOP_RECORD", str(folder / "trace.json"))
+    outcome = run_script("wakeloop", LOOP + f"    run('seen'); os.rmdir({str(folder)!r}); print('done')")
     assert (outcome.code, outcome.out) == (0, "done\n")
     assert "cannot write its trace" in outcome.err and "Traceback" not in outcome.err
 
@@ -65,14 +67,34 @@ def test_the_signal_of_the_environment_writes_the_trace_while_the_loop_runs(tmp_
         process.communicate()
 
 
-def test_a_wrong_signal_in_the_environment_is_logged_and_the_rest_works(tmp_path, monkeypatch):
-    monkeypatch.setenv("WAKELOOP_RECORD", str(tmp_path / "trace.json"))
-    for wrong in ("NOSUCH", "KILL", "9999"):
-        monkeypatch.setenv("WAKELOOP_RECORD_SIGNAL", wrong)
-        outcome = run_script("wakeloop", LOOP + "    run('seen')")
-        assert outcome.code == 0 and f"WAKELOOP_RECORD_SIGNAL={wrong}" in outcome.err, outcome
-        assert "seen" in Trace.read(tmp_path / "trace.json").names()
-        os.unlink(tmp_path / "trace.json")
+def test_the_signal_of_the_environment_needs_the_main_thread_and_the_rest_works_without_it(tmp_path, monkeypatch):
+    monkeypatch.setenv("WAKELOOP_RECORD_SIGNAL", "USR2")
+    outcome = run_script(
+        "wakeloop",
+        LOOP
+        + f"""
+    os.environ["WAKELOOP_RECORD"] = {str(tmp_path / "trace.json")!r}
+    thread = threading.Thread(target=run, args=["seen"])
+    thread.start()
+    thread.join()
+    """,
+    )
+    assert outcome.code == 0 and outcome.err.startswith("WAKELOOP_RECORD_SIGNAL: signal only works in main thread")
+    assert "seen" in Trace.read(tmp_path / "trace.json").names()
+
+
+@pytest.mark.parametrize("kind", ["missing", "a named pipe", "full"])
+def test_a_trace_that_cannot_be_written_neither_blocks_the_exit_nor_stays_silent(tmp_path, monkeypatch, kind):
+    path = {"missing": tmp_path / "missing" / "trace.json", "full": "/dev/full"}.get(kind, tmp_path / "pipe")
+    if kind == "a named pipe":
+        os.mkfifo(path)
+    monkeypatch.setenv("WAKELOOP_RECORD", str(path))
+    outcome = run_script("wakeloop", LOOP + "    print('imported', flush=True); run('seen')")
+    if kind == "missing":
+        assert outcome.code == 1 and f"ValueError: WAKELOOP_RECORD is '{path}'" in outcome.err, outcome
+    else:
+        assert outcome.code == 0 and f"cannot write its trace to '{path}'" in outcome.err, outcome
+    assert outcome.out == "imported\n" and outcome.err.count("Error:") <= 1
 
 
 def test_a_forked_child_has_an_empty_recorder_and_its_own_file(tmp_path):

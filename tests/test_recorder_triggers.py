@@ -104,7 +104,10 @@ def test_a_signal_outside_of_the_main_thread_is_refused(path):
 
 def test_a_trace_that_a_signal_cannot_write_is_logged(loop, tmp_path, asyncio_log):
     before = signal.getsignal(signal.SIGUSR2)
-    recorder = wakeloop.record(tmp_path / "missing" / "trace.json", signal=signal.SIGUSR2)
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    recorder = wakeloop.record(folder / "trace.json", signal=signal.SIGUSR2)
+    folder.rmdir()
     os.kill(os.getpid(), signal.SIGUSR2)
     wait_for(lambda: "cannot write its trace" in asyncio_log.text)
     assert recorder.active

@@ -42,7 +42,7 @@ from ._group import EventLoopGroup
 from ._publish import publish
 from ._queues import QueueShutDown
 from ._record import Recorder, record
-from ._record import start_if_asked as _record_if_asked
+from ._record import start_at_import as _record_at_import
 from ._servers import GroupServer
 from ._streams import (
     StreamReader,
@@ -131,4 +131,4 @@ if _first_import.IS_FIRST:
     _os.register_at_fork(before=_core._forking, after_in_child=_core._forked)
 _first_import.note(_sys.modules[__name__])
 _install_if_asked()
-_record_if_asked()
+_record_at_import()

@@ -11,14 +11,12 @@ import contextlib
 import functools
 import os
 import signal as signals
-import stat
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from typing import Any, Self
 
-from . import _core
+from . import _core, _settings, _trace_file
 from ._inherited import base_events
 
 #: A ring must hold some events at least.
@@ -28,6 +26,8 @@ _SLOW_TURNS_EVERY = 10.0
 
 #: The recorder that runs. Only one can, because all loops of the process write to its ring.
 _running: Recorder | None = None
+#: The recorder that the environment asks for was started in this process.
+_obeyed = False
 
 
 def record(
@@ -40,18 +40,19 @@ def record(
     """Start the flight recorder: it keeps the last events of all loops, and of the Rust runtime, in memory.
 
     path is where the trace is written when the recorder stops, at the end of a ``with`` block or at the interpreter's
-    exit; a trace that is there is replaced. In it, ``%p`` stands for the process's number, and ``%n`` for that of the
-    trace, from 1 on. Without a path, only save() writes. size is the memory for events in bytes, 16 for each; it is
-    rounded down to a power of two. Each worker thread of the runtime has a quarter of it besides, from its first event
-    on. signal is a signal at which the trace is written too, and slow_turns says to write it after a turn that was longer
-    than the loop's slow_turn_duration, at most every ten seconds; both need a path, and both write from a thread of their
-    own.
+    exit; a trace that is there is replaced. Choose a directory to which other users cannot write. In it, ``%p`` stands
+    for the process's number, and ``%n`` for that of the trace, from 1 on. Without a path, only save() writes. size is the
+    memory for events in bytes, 16 for each; it is rounded down to a power of two. Each worker thread of the runtime has a
+    quarter of it besides, from its first event on. signal is a signal at which the trace is written too, and slow_turns
+    says to write it after a turn that was longer than the loop's slow_turn_duration, at most every ten seconds; both need
+    a path, and both write from a thread of their own.
 
     Recording works for all loops of the process, those that run already included. In a forked child the recorder goes on,
     empty, and keeps its path only if that has ``%p``.
 
-    Raises RuntimeError if a recorder runs already, ValueError for a size below 1024, for a signal outside of the main
-    thread and for a missing path, MemoryError. Call it from any thread, with a signal from the main thread only.
+    Raises RuntimeError if a recorder runs already, OSError if the trace could not be written now, for example because the
+    directory does not exist, ValueError for a size below 1024, for a signal outside of the main thread and for a missing
+    path, MemoryError. Call it from any thread, with a signal from the main thread only.
     """
     global _running
     if size < _SMALLEST:
@@ -59,6 +60,8 @@ def record(
     if path is None and (signal is not None or slow_turns):
         raise ValueError("signal and slow_turns need a path to write to")
     full_path = None if path is None else os.path.abspath(os.fsdecode(path))
+    if full_path is not None:
+        _trace_file.check(_filled(full_path, 1))
     _learn_task_fields()
     native = _core.Recording(size, False)
     recorder = Recorder._of(native, full_path, size, slow_turns)
@@ -131,7 +134,8 @@ class Recorder:
         """Write what is recorded as a trace, and return the path of the file. Recording goes on meanwhile.
 
         The trace is JSON in Chrome's Trace Event Format. It is written to a temporary file, which then replaces path (by
-        default that of the recorder), and only its owner may read it. The GIL is released while the trace is made, so the
+        default that of the recorder), and only its owner may read it. ``/dev/stdout``, a terminal, and a named pipe that
+        somebody reads are written to. The GIL is released while the trace is made, so the
         loops of other threads go on; on a loop's own thread, this blocks the loop.
 
         Raises OSError if the file cannot be written: what is recorded, and a file that was there before, stay as they
@@ -141,12 +145,8 @@ class Recorder:
         if name is None:
             raise ValueError("this recorder has no path: say where to write the trace")
         with self._saving:
-            target = name.replace("%p", str(os.getpid())).replace("%n", str(self._traces + 1))
-            try:
-                _write(target, self._write)
-            except OSError as error:
-                error.filename = target
-                raise
+            target = _filled(name, self._traces + 1)
+            _trace_file.write(target, self._write)
             self._traces += 1
             return target
 
@@ -245,54 +245,53 @@ def slow_turn_recorded() -> None:
         _running._after_slow_turn()
 
 
+def start_at_import() -> None:
+    """Start the recorder if the environment asks for it. What is wrong with that, the first loop raises."""
+    with contextlib.suppress(ValueError):
+        _settings.read()
+        start_if_asked()
+
+
 def start_if_asked() -> None:
-    """Starts the recorder if the environment variable WAKELOOP_RECORD says so."""
-    path = os.environ.get("WAKELOOP_RECORD")
-    if not path or _running is not None:
+    """Start the recorder if the environment asks for it, once in a process. A loop that is made calls this.
+
+    Raises ValueError for a path to which no trace can be written.
+    """
+    global _obeyed
+    path = _settings.setting("WAKELOOP_RECORD")
+    if path is None or _obeyed or _running is not None:
         return
-    name = os.environ.get("WAKELOOP_RECORD_SIGNAL")
+    number = _settings.setting("WAKELOOP_RECORD_SIGNAL")
+    if number is not None and not _is_main_thread():
+        base_events.logger.error(
+            "WAKELOOP_RECORD_SIGNAL: signal only works in main thread of the main interpreter; recording without it"
+        )
+        number = None
     try:
-        number = None if not name else _signal_number(name)
         record(path, signal=number)
-    except (ValueError, OSError) as error:
-        base_events.logger.error("WAKELOOP_RECORD_SIGNAL=%s: %s; recording without it", name, error)
-        record(path)
+    except OSError as error:
+        raise ValueError(
+            f"WAKELOOP_RECORD is {os.fsdecode(path)!r}; it can be the path of a file: {error.strerror}"
+        ) from None
     except RuntimeError as error:
         # There is no recorder on a free-threaded build. The program runs without it.
         base_events.logger.error("WAKELOOP_RECORD: %s", error)
+    _obeyed = True
 
 
-def _signal_number(name: str) -> int:
-    """The number of a signal that is given as "USR2", "SIGUSR2" or "12"."""
-    if name.isdecimal():
-        return int(name)
-    try:
-        return signals.Signals[name.upper() if name.upper().startswith("SIG") else f"SIG{name.upper()}"]
-    except KeyError:
-        raise ValueError("no such signal") from None
+def _is_main_thread() -> bool:
+    import threading
+
+    return threading.current_thread() is threading.main_thread()
+
+
+def _filled(path: str, number: int) -> str:
+    """A path without its placeholders, for the trace of this number."""
+    return path.replace("%p", str(os.getpid())).replace("%n", str(number))
 
 
 def _report(path: str | None, error: BaseException) -> None:
     base_events.logger.error("The flight recorder cannot write its trace to %r: %s", path, error)
-
-
-def _write(target: str, write: Callable[[int], None]) -> None:
-    """Replaces a file, at once and only if everything could be written. Anything that is no file is written to."""
-    target = os.path.realpath(target)
-    if os.path.exists(target) and not stat.S_ISREG(os.stat(target).st_mode):
-        with open(target, "wb", buffering=0) as file:
-            write(file.fileno())
-        return
-    folder, name = os.path.split(target)
-    descriptor, temporary = tempfile.mkstemp(prefix=f".{name}.", dir=folder)
-    try:
-        with open(descriptor, "wb", buffering=0):
-            write(descriptor)
-        os.replace(temporary, target)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise
 
 
 def _thread_names() -> dict[int, str]:

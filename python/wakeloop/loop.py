@@ -30,6 +30,7 @@ from . import (
     _inheritance,
     _pipes,
     _publish,
+    _record,
     _registry,
     _sendfile,
     _settings,
@@ -106,6 +107,7 @@ class EventLoop(LoopState):
         # A wrong setting is an error here, before anything is made.
         _settings.read()
         _tls.check_engine()
+        _record.start_if_asked()
         return super().__new__(cls, *args, **kwargs)
 
     def __init__(self, selector: selectors.BaseSelector | None = None) -> None:

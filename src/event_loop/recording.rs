@@ -5,8 +5,9 @@
 
 use std::collections::HashMap;
 use std::fs::File;
+use std::io::{self, Write};
 use std::mem::ManuallyDrop;
-use std::os::fd::{FromRawFd, RawFd};
+use std::os::fd::{AsRawFd, FromRawFd, RawFd};
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -184,10 +185,46 @@ impl PyRecording {
         // Without the GIL, so that no loop waits for it.
         let written = py.detach(|| {
             // SAFETY: the caller keeps the descriptor open. If it does not, writing fails.
-            let mut file = ManuallyDrop::new(unsafe { File::from_raw_fd(fd) });
-            self.recording.snapshot().write_json(&process, &mut *file)
+            let file = ManuallyDrop::new(unsafe { File::from_raw_fd(fd) });
+            self.recording.snapshot().write_json(&process, &mut Patient(&file))
         });
         written.map_err(|error| raise_io(&error).into())
+    }
+}
+
+/// Writes to a file. If that is a pipe which is full, it waits for the reader, but not forever.
+struct Patient<'a>(&'a File);
+
+/// For so many milliseconds at most.
+const PATIENCE: libc::c_int = 5_000;
+
+impl Write for Patient<'_> {
+    fn write(&mut self, data: &[u8]) -> io::Result<usize> {
+        loop {
+            match self.0.write(data) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.wait()?,
+                written => return written,
+            }
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Patient<'_> {
+    fn wait(&self) -> io::Result<()> {
+        let mut polled = libc::pollfd { fd: self.0.as_raw_fd(), events: libc::POLLOUT, revents: 0 };
+        // SAFETY: one valid structure, as the count says.
+        match unsafe { libc::poll(&mut polled, 1, PATIENCE) } {
+            0 => Err(io::Error::from_raw_os_error(libc::ETIMEDOUT)),
+            -1 => match io::Error::last_os_error() {
+                error if error.kind() == io::ErrorKind::Interrupted => Ok(()),
+                error => Err(error),
+            },
+            _ => Ok(()),
+        }
     }
 }
 
