@@ -25,7 +25,9 @@ async def test_kind(kind):
 
 
 def pytest_on(tmp_path, *options):
-    line = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options, "test_kind.py"]
+    # looptime's plugin needs pytest-asyncio's.
+    plugins = ["-p", "no:cacheprovider", "-p", "no:looptime_plugin"]
+    line = [sys.executable, "-m", "pytest", "-q", *plugins, *options, "test_kind.py"]
     variables = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, timeout=60, env=variables)
     return done.stdout + done.stderr
