@@ -220,3 +220,23 @@ def test_a_session_can_be_used_again(run, tls, version):
         await finish(near, far)
 
     run(main())
+
+
+@pytest.mark.parametrize("name", ["do_handshake", "read", "write", "unwrap"])
+def test_a_method_in_place_of_the_sslobjects_is_called(run, tls, monkeypatch, name):
+    method, seen = getattr(ssl.SSLObject, name), []
+
+    def replacement(self, *args):
+        seen.append(self.server_side)
+        return method(self, *args)
+
+    async def main():
+        monkeypatch.setattr(ssl.SSLObject, name, replacement)
+        near, far = await secure_pair(tls)
+        await talk(near, far)
+        near.transport.close()
+        await near.lost
+        await far.lost
+        assert set(seen) == {True, False}
+
+    run(main())

@@ -17,9 +17,7 @@ from ._inherited import SSLProtocol as InheritedProtocol
 try:
     import ssl
 except ImportError:  # asyncio supports a CPython without ssl, and so does wakeloop.
-    _context_classes: tuple[type, ...] = ()
-else:
-    _context_classes = (ssl.SSLContext,)
+    ssl = None  # type: ignore[assignment]
 
 # The methods that the native half replaces or calls. If asyncio has renamed one of these, its own data path is used.
 _HOOKS = (
@@ -166,8 +164,8 @@ class SSLProtocol(_core.TlsConnection, InheritedProtocol):
 
 
 def is_context(value: object) -> bool:
-    """Is it an ssl.SSLContext?"""
-    return isinstance(value, _context_classes)
+    """Is it an ssl.SSLContext, as asyncio asks? truststore and others put a class of their own under that name."""
+    return ssl is not None and isinstance(value, ssl.SSLContext)
 
 
 def make_protocol(*args: Any, **kwargs: Any) -> Any:

@@ -83,7 +83,7 @@ impl Class {
     }
 
     /// Records the current methods of a class. With `with_overridden`, also those that they override.
-    pub(super) fn of(kind: Ref, methods: &[&str], with_overridden: bool) -> Result<Class, Raised> {
+    pub(crate) fn of(kind: Ref, methods: &[&str], with_overridden: bool) -> Result<Class, Raised> {
         let mut class = Class {
             kind,
             methods: Vec::with_capacity(methods.len()),
@@ -144,7 +144,7 @@ impl Class {
 
     /// Does an object, such as an instance of a subclass, use the methods of this class? May run the object's
     /// `__getattr__`.
-    pub(super) fn is_used_by(&self, object: &Ref) -> Result<bool, Raised> {
+    pub(crate) fn is_used_by(&self, object: &Ref) -> Result<bool, Raised> {
         let Some(get_method) = find_get_method() else { return Ok(false) };
         for method in &self.methods {
             let Some(original) = method.originals.first() else { return Ok(false) };

@@ -34,31 +34,25 @@ pub(super) fn choose(
     done?;
     let object = this.ssl_object.get().unwrap_or_else(Ref::none).bind(py);
     let module = module(py)?;
-    // If a subclass of SSLObject overrides `read` or `write`, its methods have to be called.
-    let class = object.get_type();
-    let is_original = |name: &str| {
-        let original = module.object_class.bind(py).getattr(Fallible(name));
-        original.is_ok_and(|original| class.getattr(Fallible(name)).is_ok_and(|found| found.is(&original)))
-    };
+    // If `read` or `write` is patched, or overridden in a subclass, it has to be called. So has a method of another class
+    // in place of MemoryBIO.
+    let plain_object = module.object_class.is_unpatched()
+        && module.object_class.is_used_by(&Ref::from(object.clone())).map_err(PyErr::from)?;
     let raw = object.getattr(Fallible("_sslobj")).unwrap_or_else(|_| py.None().into_bound(py));
-    let plain =
-        is_original("read") && is_original("write") && raw.get_type().is(module.socket_class.bind(py));
+    let plain = plain_object && raw.get_type().is(module.socket_class.bind(py));
+    let owner = this.object().bind(py);
+    let (incoming, outgoing) = (owner.getattr(Fallible("_incoming"))?, owner.getattr(Fallible("_outgoing"))?);
+    let memory = module.memory_class.bind(py);
+    let lends = plain && incoming.get_type().is(memory) && outgoing.get_type().is(memory);
     let native = match (library, made) {
-        (Some(library), Some(ssl)) if plain && !has_message_callback(&object) => {
+        (Some(library), Some(ssl)) if lends && !has_message_callback(&object) => {
             native_engine(library, ssl, &raw, notify)
         }
         _ => None,
     };
     let engine = match native {
         Some(native) => Engine::Native(native),
-        None => {
-            let owner = this.object().bind(py);
-            let (incoming, outgoing) =
-                (owner.getattr(Fallible("_incoming"))?, owner.getattr(Fallible("_outgoing"))?);
-            let memory = module.memory_class.bind(py);
-            let lends = plain && incoming.get_type().is(memory) && outgoing.get_type().is(memory);
-            Engine::Object(Object::new(if plain { &raw } else { &object }, incoming, outgoing, lends)?)
-        }
+        None => Engine::Object(Object::new(if plain { &raw } else { &object }, incoming, outgoing, lends)?),
     };
     // If `make` has called this function again, the engine is set already, and stays.
     let _ = this.engine.set(engine);

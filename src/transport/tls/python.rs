@@ -12,7 +12,7 @@ use pyo3::types::{PyWeakrefMethods, PyWeakrefReference};
 
 use super::connection::{Connection, State};
 use super::engine::Engine;
-use super::{choice, read, write};
+use super::{choice, read, ssl_module, write};
 use crate::capi::buffer::Buffer;
 use crate::capi::call::call0;
 use crate::capi::class::ClassSpec;
@@ -268,6 +268,8 @@ pub(crate) fn make_type(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
         drain: write::drain,
         unsent: |protocol| protocol.with_native(|it: This<'_, Connection>| it.unsent()).unwrap_or(0),
     });
+    // Without `ssl` there are no TLS connections.
+    drop(ssl_module::init(py));
     ClassSpec::<Connection>::new(c"wakeloop._core.TlsConnection")
         .with_default_fields()
         .doc(c"The native half of a TLS connection.")
