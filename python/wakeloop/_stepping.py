@@ -11,12 +11,13 @@ import asyncio
 import contextlib
 import heapq
 import selectors
+import types
 from collections import deque
 from collections.abc import Callable, Iterator, MutableSequence
 from typing import Any, SupportsIndex
 
 from . import _core
-from ._inherited import base_events
+from ._inherited import base_events, selector_events
 from ._selector import SelectorFacade
 from ._state import LoopState
 
@@ -172,18 +173,33 @@ def _is_foreign(handle: object) -> bool:
     return issubclass(type(handle), asyncio.Handle)
 
 
-
-#: The native poll can replace a selector of one of these types.
-_PLAIN_SELECTORS = tuple(
-    getattr(selectors, name)
+#: The classes of the selectors module, each with a check whether its methods are unpatched.
+_SELECTORS = {
+    kind: _core.unpatched((kind, "select", "register", "unregister", "modify", "close"))
     for name in ("SelectSelector", "PollSelector", "EpollSelector", "DevpollSelector", "KqueueSelector")
-    if hasattr(selectors, name)
-)
+    if (kind := getattr(selectors, name, None)) is not None
+}
+
+
+def _is_plain_class(kind: Any) -> bool:
+    """Whether the native poll can replace the selectors of a class: not if gevent or eventlet has put its own `select`,
+    `poll` or `epoll` there, which runs other greenlets meanwhile."""
+    if kind not in _SELECTORS or not _SELECTORS[kind]():
+        return False
+    poll = vars(kind).get("_select") or vars(kind).get("_selector_cls")
+    is_systems = isinstance(poll, (types.BuiltinFunctionType, type)) and poll.__module__ == "select"
+    return poll is None or is_systems
 
 
 def is_plain(selector: object) -> bool:
     """Whether the native poll can replace a selector that was given to the loop's constructor."""
-    return type(selector) in _PLAIN_SELECTORS and "select" not in vars(selector)
+    return _is_plain_class(type(selector)) and "select" not in vars(selector)
+
+
+def patched_selector() -> selectors.BaseSelector | None:
+    """The selector that asyncio makes for a new loop; None if the native poll can replace it."""
+    kind = selector_events.selectors.DefaultSelector
+    return None if _is_plain_class(kind) else kind()
 
 
 def has_own_turn(loop: LoopState, is_native: Callable[[object], bool]) -> bool:

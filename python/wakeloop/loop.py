@@ -111,7 +111,10 @@ class EventLoop(LoopState):
         return super().__new__(cls, *args, **kwargs)
 
     def __init__(self, selector: selectors.BaseSelector | None = None) -> None:
-        """Makes a loop. It polls through the selector only if that one has a ``select`` of its own."""
+        """Makes a loop. It polls through the selector only if that one has a ``select`` of its own, as the selectors of
+        gevent and eventlet have."""
+        if selector is None:
+            selector = _stepping.patched_selector()
         self._look_for_patches()
         own = selector is None or _stepping.is_plain(selector)
         super().__init__(SelectorFacade(self, selector) if own else selector)

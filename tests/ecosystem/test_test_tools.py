@@ -1,4 +1,4 @@
-"""The pytest plugin, with pytest-asyncio and anyio; and kernels of Jupyter."""
+"""The pytest plugin, with pytest-asyncio and anyio; pytest-socket; and kernels of Jupyter."""
 
 import os
 import subprocess
@@ -71,3 +71,77 @@ def test_a_kernel_of_jupyter_runs_on_our_loop(installed):  # noqa: F811
     line = [sys.executable, "-Wignore", "-c", KERNEL]
     done = subprocess.run(line, env={**installed, "WAKELOOP": "1"}, capture_output=True, text=True, timeout=80)
     assert done.stdout == "wakeloop.loop\n", done.stderr
+
+
+GUARDED = """
+import asyncio, contextlib, socket
+import pytest
+from IMPORT import new_event_loop
+
+@contextlib.contextmanager
+def loop():
+    with contextlib.closing(new_event_loop()) as made:
+        yield made
+
+def outcome(function, *args, **options):
+    try:
+        return type(function(*args, **options)).__name__
+    except Exception as error:
+        return type(error).__name__
+
+def new_and_closed():
+    new_event_loop().close()
+
+async def connect(host, port):
+    _, writer = await asyncio.open_connection(host, port, family=socket.AF_INET)
+    writer.close()
+
+def test_everything(record, listening):
+    record("new loop", outcome(new_and_closed))
+    with contextlib.suppress(Exception), loop() as made:
+        for host in "127.0.0.1", "localhost":
+            record(host, outcome(made.run_until_complete, connect(host, listening)))
+        record("server", outcome(made.run_until_complete, asyncio.start_server(print, "127.0.0.1", 0)))
+        record("udp", outcome(made.run_until_complete, made.create_datagram_endpoint(
+            asyncio.DatagramProtocol, remote_addr=("127.0.0.1", listening))))
+"""
+
+GUARDED_CONFTEST = """
+import socket
+import pytest
+
+waiting = socket.create_server(("127.0.0.1", 0))
+
+@pytest.fixture
+def listening():
+    return waiting.getsockname()[1]
+
+@pytest.fixture
+def record():
+    lines = []
+    yield lambda *line: lines.append(" ".join(line))
+    with open("record.txt", "w") as file:
+        file.write("\\n".join(lines))
+"""
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--disable-socket"],
+        ["--disable-socket", "--allow-unix-socket"],
+        ["--allow-hosts", "127.0.0.2"],
+        ["--allow-hosts", "127.0.0.1,localhost"],
+    ],
+    ids=lambda options: " ".join(options),
+)
+def test_pytest_socket_blocks_what_it_blocks_on_asyncio(tmp_path, options):
+    need_installed("pytest_socket")
+    (tmp_path / "conftest.py").write_text(GUARDED_CONFTEST)
+    recorded = []
+    for name in "wakeloop", "asyncio":
+        (tmp_path / "test_kind.py").write_text(GUARDED.replace("IMPORT", name))
+        said = pytest_on(tmp_path, "-p", "no:anyio", "-W", "ignore", *options)
+        assert "1 passed" in said, said
+        recorded.append((tmp_path / "record.txt").read_text())
+    assert recorded[0] == recorded[1]
