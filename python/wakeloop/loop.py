@@ -39,7 +39,7 @@ from . import (
     _tls,
     _watchdog,
 )
-from ._inherited import base_events, constants, events
+from ._inherited import base_events, constants, events, selector_events
 from ._selector import SelectorFacade
 from ._state import LoopState
 from ._wakeup import Loan
@@ -241,7 +241,7 @@ class EventLoop(LoopState):
         # Other threads come here through a patched `_write_to_self`.
         with _making_pair:
             if self._wake_reader is None:
-                reader, self._wake_writer = socket.socketpair()
+                reader, self._wake_writer = selector_events.socket.socketpair()
                 reader.setblocking(False)
                 self._wake_writer.setblocking(False)
                 self._add_reader(reader.fileno(), self._read_from_self)
