@@ -146,6 +146,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     }
     capi::call::find_functions();
     capi::imports::load(py, py.get_type::<RuntimePanic>().into_any())?;
+    capi::function_class::make_type(py)?;
     capi::future::load(py)?;
     capi::recycle::context::init();
     handle::methods::make_types(py)?;

@@ -98,6 +98,8 @@ def _asking(function: Callable[_P, _T], name: str) -> Callable[_P, Coroutine[Any
         return await spawn_blocking(function, *args, **kwargs)
 
     call.__module__ = __name__
+    # functools.wraps copies none of a function of C, which has none.
+    call.__annotations__ = getattr(function, "__annotations__", {})
     call.__doc__ = f"What ``{name}`` does. Awaitable."
     return call
 
@@ -110,6 +112,7 @@ def _changing(function: Callable[_P, _T], name: str) -> Callable[_P, Coroutine[A
         return await run_whole(functools.partial(function, *args, **kwargs))
 
     call.__module__ = __name__
+    call.__annotations__ = getattr(function, "__annotations__", {})
     call.__doc__ = f"What ``{name}`` does. Awaitable."
     return call
 

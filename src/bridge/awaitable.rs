@@ -439,8 +439,10 @@ pub(crate) fn make_type(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
                 c"__aenter__",
                 enter,
                 c"__aenter__()\n\nThe operation itself, if it opens what has to be closed. Awaitable.",
-            ),
-            Method::fast(c"__aexit__", leave, c"__aexit__(*_exception)\n\nClose what was opened. Awaitable."),
+            )
+            .coroutine(),
+            Method::fast(c"__aexit__", leave, c"__aexit__(*_exception)\n\nClose what was opened. Awaitable.")
+                .coroutine(),
         ])
         .attributes(&[Attribute::read_only(c"_delay", |this: This<'_, Operation>| {
             Some(f64::from(this.delay.get())).filter(|delay| !delay.is_nan())

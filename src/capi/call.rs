@@ -10,6 +10,7 @@
 
 use std::ffi::c_int;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr::{null, null_mut};
 
 use pyo3::ffi;
 
@@ -31,7 +32,6 @@ mod raw {
 
     use pyo3::ffi::{self, PyObject};
 
-    type NoArgs = unsafe extern "C-unwind" fn(*mut PyObject) -> *mut PyObject;
     type Tuple = unsafe extern "C-unwind" fn(*mut PyObject, *mut PyObject, *mut PyObject) -> *mut PyObject;
     type Vector = unsafe extern "C-unwind" fn(
         *mut PyObject,
@@ -73,8 +73,44 @@ mod raw {
         };
     }
 
+    /// The function by which objects of a class are called, as `PyVectorcall_Function` finds it. A direct call saves the
+    /// look for the thread state and the check of the result, which C code makes that CPython does not trust.
+    ///
+    /// # Safety
+    /// A live object.
+    #[inline(always)]
+    unsafe fn vectorcall_of(callable: *mut PyObject) -> Option<Vector> {
+        // SAFETY: the caller's contract. With this flag each instance has such a pointer at the offset, which may be null.
+        unsafe {
+            let kind = ffi::Py_TYPE(callable);
+            if ffi::PyType_HasFeature(kind, ffi::Py_TPFLAGS_HAVE_VECTORCALL) == 0 {
+                return None;
+            }
+            callable.byte_offset((*kind).tp_vectorcall_offset).cast::<Option<Vector>>().read()
+        }
+    }
+
+    /// As `PyObject_Vectorcall`.
+    ///
+    /// # Safety
+    /// A live callable, with the arguments of a vectorcall.
+    #[inline(always)]
+    pub(super) unsafe fn vectorcall(
+        callable: *mut PyObject,
+        arguments: *const *mut PyObject,
+        count: usize,
+        names: *mut PyObject,
+    ) -> *mut PyObject {
+        // SAFETY: the caller's contract.
+        unsafe {
+            match vectorcall_of(callable) {
+                Some(function) => function(callable, arguments, count, names),
+                None => PyObject_Vectorcall(callable, arguments, count, names),
+            }
+        }
+    }
+
     found! {
-        PyObject_CallNoArgs: NoArgs = c"PyObject_CallNoArgs", (callable: *mut PyObject);
         PyObject_Call: Tuple = c"PyObject_Call",
             (callable: *mut PyObject, arguments: *mut PyObject, keywords: *mut PyObject);
         PyObject_Vectorcall: Vector = c"PyObject_Vectorcall",
@@ -113,7 +149,8 @@ pub(super) fn guarded<T>(call: impl FnOnce() -> T) -> T {
 #[inline(always)]
 pub(crate) fn call0(callable: &Ref) -> Result<Ref, Raised> {
     // SAFETY: a live callable; an owned reference or null with an error.
-    unsafe { Ref::from_owned(guarded(|| raw::PyObject_CallNoArgs(callable.as_ptr()))) }.ok_or(Raised)
+    unsafe { Ref::from_owned(guarded(|| raw::vectorcall(callable.as_ptr(), null(), 0, null_mut()))) }
+        .ok_or(Raised)
 }
 
 /// Makes a vectorcall whose callee may use the place in front of the arguments.
@@ -130,8 +167,7 @@ pub(crate) unsafe fn vectorcall(
 ) -> Result<Ref, Raised> {
     let count = positional | ffi::PY_VECTORCALL_ARGUMENTS_OFFSET;
     // SAFETY: the caller's contract.
-    unsafe { Ref::from_owned(guarded(|| raw::PyObject_Vectorcall(callable, arguments, count, names))) }
-        .ok_or(Raised)
+    unsafe { Ref::from_owned(guarded(|| raw::vectorcall(callable, arguments, count, names))) }.ok_or(Raised)
 }
 
 /// Calls `callable(*arguments, **keywords)`.
@@ -178,7 +214,7 @@ impl Ref {
         unsafe {
             Ref::from_owned(guarded(|| {
                 let arguments = arguments.as_ptr().cast::<*mut ffi::PyObject>();
-                raw::PyObject_Vectorcall(self.as_ptr(), arguments, count, std::ptr::null_mut())
+                raw::vectorcall(self.as_ptr(), arguments, count, null_mut())
             }))
         }
         .ok_or(Raised)
@@ -193,11 +229,11 @@ impl Ref {
             spare: *mut ffi::PyObject,
             arguments: [Borrowed<'a>; N],
         }
-        let mut stack = Stack { spare: std::ptr::null_mut(), arguments };
+        let mut stack = Stack { spare: null_mut(), arguments };
         // SAFETY: live objects behind the spare place: `Borrowed` is transparent over a pointer.
         unsafe {
             let arguments = (&raw mut stack).cast::<*mut ffi::PyObject>().add(1);
-            vectorcall(self.as_ptr(), arguments, N, std::ptr::null_mut())
+            vectorcall(self.as_ptr(), arguments, N, null_mut())
         }
     }
 
@@ -215,7 +251,7 @@ impl Ref {
             positional: [Borrowed<'a>; P],
             values: [Borrowed<'a>; K],
         }
-        let mut stack = Stack { spare: std::ptr::null_mut(), positional, values };
+        let mut stack = Stack { spare: null_mut(), positional, values };
         // SAFETY: as in `call_with`, with a value for each name behind the positional ones.
         unsafe {
             let arguments = (&raw mut stack).cast::<*mut ffi::PyObject>().add(1);
@@ -226,16 +262,16 @@ impl Ref {
     /// Calls `self(*first, *arguments)`, with the keywords of `arguments`.
     #[cold]
     pub(crate) fn pass_on(&self, first: &[Borrowed<'_>], arguments: Arguments<'_>) -> Result<Ref, Raised> {
-        let mut stack = vec![std::ptr::null_mut()];
+        let mut stack = vec![null_mut()];
         stack.extend(first.iter().chain(arguments.values()).map(|value| value.as_ptr()));
-        let names = arguments.names().map_or(std::ptr::null_mut(), |names| names.as_ptr());
+        let names = arguments.names().map_or(null_mut(), |names| names.as_ptr());
         // SAFETY: the positional values, then one for each name, behind the spare place.
         unsafe { vectorcall(self.as_ptr(), stack.as_mut_ptr().add(1), first.len() + arguments.len(), names) }
     }
 
     /// Calls `self.name(*arguments)` without making a bound method. There are at most six arguments.
     pub(crate) fn call_method(&self, name: &Ref, arguments: &[Borrowed<'_>]) -> Result<Ref, Raised> {
-        let mut stack = [std::ptr::null_mut(); 8];
+        let mut stack = [null_mut(); 8];
         debug_assert!(arguments.len() + 1 < stack.len());
         stack[1] = self.as_ptr();
         for (place, argument) in stack[2..2 + arguments.len()].iter_mut().zip(arguments) {
@@ -246,7 +282,7 @@ impl Ref {
             Ref::from_owned(guarded(|| {
                 let count = (arguments.len() + 1) | ffi::PY_VECTORCALL_ARGUMENTS_OFFSET;
                 let arguments = stack.as_ptr().add(1);
-                raw::PyObject_VectorcallMethod(name.as_ptr(), arguments, count, std::ptr::null_mut())
+                raw::PyObject_VectorcallMethod(name.as_ptr(), arguments, count, null_mut())
             }))
         }
         .ok_or(Raised)
@@ -335,7 +371,7 @@ pub(crate) trait Failure {
 }
 
 impl Failure for *mut ffi::PyObject {
-    const FAILED: Self = std::ptr::null_mut();
+    const FAILED: Self = null_mut();
 }
 
 impl Failure for i32 {

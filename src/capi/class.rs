@@ -12,6 +12,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyTuple, PyType};
 
 use super::error::exception;
+use super::function::{self, Definition};
 use super::methods::{Attribute, Method, TypeSlot};
 use super::native::{self, Native, WeakList};
 use super::object::Slot;
@@ -44,7 +45,7 @@ pub(crate) use field;
 pub(crate) struct ClassSpec<'py, T> {
     name: &'static CStr,
     flags: c_ulong,
-    methods: Vec<ffi::PyMethodDef>,
+    methods: Vec<Definition>,
     attributes: Vec<ffi::PyGetSetDef>,
     members: Vec<ffi::PyMemberDef>,
     slots: Vec<ffi::PyType_Slot>,
@@ -146,6 +147,17 @@ impl<'py, T: Native> ClassSpec<'py, T> {
         self.member(c"__dictoffset__", ffi::Py_T_PYSSIZET, ffi::Py_READONLY, place.offset)
     }
 
+    /// Instances are called by the function in this field. They are functions, which bind as methods: the interpreter
+    /// makes no bound method for a call, and knows that of an immutable class in advance.
+    pub(super) fn vectorcall(mut self, place: Field<T, ffi::vectorcallfunc>) -> Self {
+        self.flags |= ffi::Py_TPFLAGS_METHOD_DESCRIPTOR
+            | ffi::Py_TPFLAGS_HAVE_VECTORCALL
+            | ffi::Py_TPFLAGS_IMMUTABLETYPE;
+        let call: ffi::ternaryfunc = ffi::PyVectorcall_Call;
+        self.slots.push(ffi::PyType_Slot { slot: ffi::Py_tp_call, pfunc: call as *mut c_void });
+        self.member(c"__vectorcalloffset__", ffi::Py_T_PYSSIZET, ffi::Py_READONLY, place.offset)
+    }
+
     fn member(mut self, name: &'static CStr, type_code: c_int, flags: c_int, field: usize) -> Self {
         let offset = (T::offset() + field) as ffi::Py_ssize_t;
         self.members.push(ffi::PyMemberDef {
@@ -167,12 +179,10 @@ impl<'py, T: Native> ClassSpec<'py, T> {
 
     /// Makes the class, which lives as long as the process.
     pub(crate) fn build(mut self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        self.methods.push(ffi::PyMethodDef::zeroed());
         self.attributes.push(ffi::PyGetSetDef::default());
         self.members.push(ffi::PyMemberDef::default());
         let tables = [
-            (ffi::Py_tp_methods, self.methods.leak().as_mut_ptr().cast::<c_void>()),
-            (ffi::Py_tp_getset, self.attributes.leak().as_mut_ptr().cast()),
+            (ffi::Py_tp_getset, self.attributes.leak().as_mut_ptr().cast::<c_void>()),
             (ffi::Py_tp_members, self.members.leak().as_mut_ptr().cast()),
         ];
         let mut slots = self.slots;
@@ -189,11 +199,14 @@ impl<'py, T: Native> ClassSpec<'py, T> {
         // SAFETY: every table is leaked and ends with its sentinel; the slot functions have the signatures that their
         // numbers ask for, which the constructors of `TypeSlot` ensure. The class is this `T`'s own, and its
         // instances have room for one behind `offset`.
-        unsafe {
+        let class = unsafe {
             let class = Bound::from_owned_ptr_or_err(py, ffi::PyType_FromSpecWithBases(&mut spec, bases))?;
-            T::class().set(class.cast_unchecked::<PyType>());
-            Ok(class)
-        }
+            let class = class.cast_into_unchecked::<PyType>();
+            T::class().set(&class);
+            class
+        };
+        function::define(&class, self.methods)?;
+        Ok(class.into_any())
     }
 }
 
@@ -206,13 +219,5 @@ pub(crate) fn add_methods<T: Native>(class: &Bound<'_, PyType>, table: &[Method<
     if native.is_null() || unsafe { ffi::PyType_IsSubtype(class.as_type_ptr(), native) } == 0 {
         return Err(exception::<pyo3::exceptions::PyTypeError>("methods of a native class need its fields"));
     }
-    for method in table {
-        let definition = Box::leak(Box::new(method.definition()));
-        // SAFETY: the type is alive and mutable; the definition is leaked, hence 'static.
-        let descriptor = unsafe {
-            Bound::from_owned_ptr_or_err(class.py(), ffi::PyDescr_NewMethod(class.as_type_ptr(), definition))?
-        };
-        class.setattr(method.name().to_string_lossy().as_ref(), descriptor)?;
-    }
-    Ok(())
+    function::define(class, table.iter().map(Method::definition))
 }

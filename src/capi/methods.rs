@@ -30,7 +30,7 @@
 //! Why this is sound: the tables are typed by the struct whose class they are for. The descriptors that CPython makes
 //! of them check the type of the receiver, and [`Native`] says that each instance has valid fields.
 
-use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::ffi::{CStr, c_int, c_void};
 use std::marker::PhantomData;
 
 use pyo3::basic::CompareOp;
@@ -39,6 +39,7 @@ use pyo3::ffi;
 use super::arguments::Arguments;
 use super::call::guard;
 use super::collector::{self, Traverse};
+use super::function::Definition;
 use super::native::{self, Dealloc, Native, This, in_section};
 use super::object::Borrowed;
 use super::returned::{Hash, Returned, Status};
@@ -123,10 +124,7 @@ fn comparison(operation: c_int) -> CompareOp {
 /// One row of a method table. A text for `help()` that begins with the call, `name(parameters)` and an empty line, tells
 /// `inspect` and the stub checker the signature.
 pub(crate) struct Method<T> {
-    name: &'static CStr,
-    function: ffi::PyMethodDefPointer,
-    flags: c_int,
-    doc: &'static CStr,
+    definition: Definition,
     kind: PhantomData<fn(&T)>,
 }
 
@@ -141,7 +139,8 @@ macro_rules! kinds_of_method {
                 R: Returned,
             {
                 let function = ffi::PyMethodDefPointer { $function: $adapter::<T, F, R> };
-                Method { name, function, flags: $flags, doc, kind: PhantomData }
+                let definition = Definition { name, function, flags: $flags, doc, is_coroutine: false };
+                Method { definition, kind: PhantomData }
             })*
         }
     };
@@ -163,45 +162,20 @@ kinds_of_method! {
     outside(Arguments<'a>) = PyCFunctionFastWithKeywords: fast_outside, ffi::METH_FASTCALL | ffi::METH_KEYWORDS;
 }
 
-impl<T: Native> Method<T> {
-    pub(super) fn definition(&self) -> ffi::PyMethodDef {
-        ffi::PyMethodDef {
-            ml_name: self.name.as_ptr(),
-            ml_meth: self.function,
-            ml_flags: self.flags,
-            ml_doc: doc_of(self.name, self.doc, self.flags),
-        }
+impl<T> Method<T> {
+    /// The method, if it returns a coroutine: then it is a coroutine function for Python code.
+    pub(crate) const fn coroutine(mut self) -> Method<T> {
+        self.definition.is_coroutine = true;
+        self
     }
 
-    pub(super) fn name(&self) -> &'static CStr {
-        self.name
+    pub(super) fn definition(&self) -> Definition {
+        self.definition
     }
 
-    /// The address of the function that CPython calls. No other method of the class has it.
+    /// The address of the C function behind the method. No other method of the class has it.
     pub(crate) fn address(&self) -> usize {
-        // SAFETY: every member of the union is a pointer to a function.
-        unsafe { self.function.PyCFunction as usize }
-    }
-}
-
-/// The text in the form from which CPython takes a signature: `name($self, parameters)`, a line `--`. Leaked with its
-/// table. For a text without a call, the calling convention tells the parameters: CPython itself does so since 3.13.
-fn doc_of(name: &CStr, doc: &'static CStr, flags: c_int) -> *const c_char {
-    let signature = || -> Option<CString> {
-        let (name, doc) = (name.to_str().ok()?, doc.to_str().ok()?);
-        let call = doc.strip_prefix(name).and_then(|rest| rest.strip_prefix('('));
-        let (parameters, text) = match call.and_then(|rest| rest.split_once(")\n\n")) {
-            Some(written) => written,
-            None if flags & ffi::METH_NOARGS != 0 => ("/", doc),
-            None if flags & ffi::METH_O != 0 => ("object, /", doc),
-            None => return None,
-        };
-        let comma = if parameters.is_empty() { "" } else { ", " };
-        CString::new(format!("{name}($self{comma}{parameters})\n--\n\n{text}")).ok()
-    };
-    match signature() {
-        Some(whole) => CString::into_raw(whole),
-        None => doc.as_ptr(),
+        self.definition.address()
     }
 }
 

@@ -21,6 +21,8 @@ pub(crate) mod error;
 pub(crate) mod exceptions;
 pub(crate) mod fallible;
 pub(crate) mod frame;
+pub(crate) mod function;
+pub(crate) mod function_class;
 pub(crate) mod future;
 pub(crate) mod imports;
 pub(crate) mod inspect;

@@ -5,12 +5,12 @@
 //! or on its class. Our loop reads the kernel's clock instead. It looks for a replacement when it first needs the time,
 //! when it begins to run, and when its class (or a base class) or `time.monotonic` has changed since the last look.
 
-use pyo3::ffi;
 use pyo3::prelude::*;
 
 use super::class::Class;
 use super::function::Function;
 pub(crate) use super::module_name::changes;
+use crate::capi::function::is_method;
 use crate::capi::imports::imports;
 use crate::capi::once::Once;
 use crate::capi::{Raised, Ref};
@@ -73,11 +73,5 @@ pub(crate) fn replaced(event_loop: &Ref) -> Result<Replaced, Raised> {
 /// Is the loop's method of this name the native function? The lookup starts at the loop, so it finds an attribute of
 /// the instance and an override in a class.
 fn is_native(event_loop: &Ref, name: &Ref, function: usize) -> Result<bool, Raised> {
-    let found = event_loop.getattr(name)?;
-    // SAFETY: a live object. Its function and receiver are read only if it is a C function.
-    unsafe {
-        Ok(ffi::PyCFunction_Check(found.as_ptr()) != 0
-            && ffi::PyCFunction_GetSelf(found.as_ptr()) == event_loop.as_ptr()
-            && ffi::PyCFunction_GetFunction(found.as_ptr()).is_some_and(|it| it as usize == function))
-    }
+    Ok(is_method(&event_loop.getattr(name)?, event_loop, function))
 }

@@ -5,8 +5,9 @@ use std::sync::OnceLock;
 use pyo3::ffi;
 
 use crate::capi::fallible::interned;
+use crate::capi::function::Function;
 use crate::capi::shared::{code_of, dict_item};
-use crate::capi::{Raised, Ref};
+use crate::capi::{Native, Raised, Ref};
 
 /// The packages whose Python functions and classes count as originals. C functions, the descriptors of C classes and
 /// modules always do.
@@ -51,6 +52,7 @@ impl Original {
             ];
             if ffi::PyCFunction_Check(object) != 0
                 || descriptors.contains(&ffi::Py_TYPE(object))
+                || Function::class().is_exact_class_of(&value)
                 || ffi::PyModule_CheckExact(object) != 0
             {
                 return Ok(Some(Original { value, code: None }));

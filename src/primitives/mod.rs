@@ -19,7 +19,10 @@ pub(crate) mod tcp_stream;
 pub(crate) mod udp;
 
 use pyo3::prelude::*;
+use pyo3::types::PyString;
 
+use crate::capi::Fallible;
+use crate::capi::function::{are_coroutines, coroutine_function};
 use crate::capi::redirect::_redirect;
 
 /// Adds the primitives to the module.
@@ -34,12 +37,24 @@ pub(crate) fn add_to(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<tcp_stream::TcpStream>()?;
     module.add_class::<listener::TcpListener>()?;
     module.add_class::<udp::UdpSocket>()?;
+    are_coroutines(&py.get_type::<echo::EchoServer>(), &["wait_closed", "__aenter__", "__aexit__"])?;
+    are_coroutines(&py.get_type::<tcp_stream::TcpStream>(), &["connect"])?;
+    are_coroutines(&py.get_type::<listener::TcpListener>(), &["bind", "accept", "__anext__"])?;
+    are_coroutines(
+        &py.get_type::<udp::UdpSocket>(),
+        &["bind", "connect", "send", "send_to", "recv", "recv_from"],
+    )?;
+    for function in [
+        wrap_pyfunction!(sleep::sleep, module)?,
+        wrap_pyfunction!(echo::start_echo_server, module)?,
+        wrap_pyfunction!(blocking::spawn_blocking, module)?,
+    ] {
+        let function = coroutine_function(function.into_any())?;
+        module.add(function.getattr(Fallible("__name__"))?.cast_into::<PyString>()?, function)?;
+    }
     module.add_function(wrap_pyfunction!(simulated::_simulate, module)?)?;
     module.add_function(wrap_pyfunction!(simulated::_monotonic, module)?)?;
     module.add_function(wrap_pyfunction!(_redirect, module)?)?;
-    module.add_function(wrap_pyfunction!(sleep::sleep, module)?)?;
-    module.add_function(wrap_pyfunction!(echo::start_echo_server, module)?)?;
-    module.add_function(wrap_pyfunction!(blocking::spawn_blocking, module)?)?;
     module.add_function(wrap_pyfunction!(metrics::runtime_metrics, module)?)?;
     module.add_function(wrap_pyfunction!(metrics::configure, module)?)
 }

@@ -307,7 +307,7 @@ pub(super) fn add_methods<C: SocketClass>(py: Python<'_>) -> PyResult<()> {
                 c"wait_closed",
                 |this: This<'_, C>| wait_closed(this, C::WAIT_CLOSED),
                 c"wait_closed()\n\nWait until it is closed. Awaitable.",
-            ),
+            ).coroutine(),
             Method::no_args(
                 c"is_closing",
                 |this: This<'_, C>| !this.socket().is_open(),
@@ -323,12 +323,12 @@ pub(super) fn add_methods<C: SocketClass>(py: Python<'_>) -> PyResult<()> {
                 get_extra_info::<C>,
                 c"get_extra_info(name, default=None)\n\nWhat asyncio's transports return for the names 'sockname', 'peername' and 'socket'. The socket is for its options, not for reading or writing.",
             ),
-            Method::no_args(c"__aenter__", enter::<C>, c"__aenter__()\n\nThe object itself. Awaitable."),
+            Method::no_args(c"__aenter__", enter::<C>, c"__aenter__()\n\nThe object itself. Awaitable.").coroutine(),
             Method::fast(
                 c"__aexit__",
                 leave::<C>,
                 c"__aexit__(*_exception)\n\nclose() and wait_closed(). Awaitable.",
-            ),
+            ).coroutine(),
         ],
     )
 }

@@ -167,11 +167,11 @@ fn make_queue(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
         .doc(c"Queue(maxsize=0)\n--\n\nA first-in, first-out queue between tasks of any event loops, and between them and threads.\n\nThe methods are those of asyncio.Queue, with the same errors. Any thread may call them, and tasks of any asyncio\nloop may await them. Threads that may block use sync_q, which has the methods of queue.Queue. A maxsize of zero\nor less means any number of items.")
         .weaklist(field!(QueueObject, weaklist))
         .methods(&[
-            Method::fast(c"put", put, c"put(item)\n\nPut an item; wait while the queue is full. A put that is cancelled has put nothing. Raises QueueShutDown. Awaitable."),
-            Method::no_args(c"get", get, c"Take the oldest item; wait while there is none. A get that is cancelled has taken nothing. Raises QueueShutDown. Awaitable."),
+            Method::fast(c"put", put, c"put(item)\n\nPut an item; wait while the queue is full. A put that is cancelled has put nothing. Raises QueueShutDown. Awaitable.").coroutine(),
+            Method::no_args(c"get", get, c"Take the oldest item; wait while there is none. A get that is cancelled has taken nothing. Raises QueueShutDown. Awaitable.").coroutine(),
             Method::fast(c"put_nowait", put_nowait, c"put_nowait(item)\n\nPut an item. Raises asyncio.QueueFull if the queue is full, and QueueShutDown."),
             Method::no_args(c"get_nowait", get_nowait, c"Take the oldest item. Raises asyncio.QueueEmpty if there is none, and QueueShutDown."),
-            Method::no_args(c"join", join, c"Wait until task_done() was called for every item that was put. Awaitable."),
+            Method::no_args(c"join", join, c"Wait until task_done() was called for every item that was put. Awaitable.").coroutine(),
             Method::no_args(c"task_done", task_done, TASK_DONE),
             Method::fast(c"shutdown", shutdown, SHUTDOWN),
             Method::no_args(c"qsize", |this: This<'_, QueueObject>| this.queue.len(), QSIZE),
@@ -393,7 +393,7 @@ fn make_event(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
             Method::no_args(c"set", |this: This<'_, EventObject>| this.event.set(this.py()), c"Set the flag, and wake all who wait for it."),
             Method::no_args(c"clear", |this: This<'_, EventObject>| this.event.clear(), c"Reset the flag: wait() waits again."),
             Method::no_args(c"is_set", |this: This<'_, EventObject>| this.event.is_set(), c"Whether the flag is set."),
-            Method::no_args(c"wait", wait, c"Wait until the flag is set; gives True. Awaitable."),
+            Method::no_args(c"wait", wait, c"Wait until the flag is set; gives True. Awaitable.").coroutine(),
             Method::fast(c"sync_wait", sync_wait, c"sync_wait(timeout=None)\n\nBlock this thread until the flag is set, up to timeout seconds if it is not None. Returns whether it was set in time. In the thread of an event loop this blocks the loop."),
         ])
         .slots(&TypeSlot::collected())

@@ -41,6 +41,7 @@ pub(crate) use writer_python::make_type as make_writer_type;
 
 use crate::capi::Fallible;
 use crate::capi::class::add_methods;
+use crate::capi::function::are_coroutines;
 use crate::compat::Class;
 
 /// The methods that native code replaces. A reader with a patch of one of them is not plain.
@@ -70,6 +71,7 @@ pub(crate) fn adopt_streams(
     protocol: (Bound<'_, PyAny>, Vec<String>),
 ) -> PyResult<()> {
     add_methods(&reader, reader_python::METHODS)?;
+    are_coroutines(&reader, &["__anext__"])?;
     add_methods(&writer, writer_python::METHODS)?;
     let class = |kind, methods, attributes| Class::init(kind, methods, attributes).map_err(PyErr::from);
     let streams = py.import(Fallible("asyncio.streams"))?;

@@ -245,18 +245,22 @@ const ATTRIBUTES: &[Attribute<Reader>] = &[
 
 /// The methods of the native class. They are added to the Python subclass too; see `adopt_streams`.
 pub(super) const METHODS: &[Method<Reader>] = &[
-    Method::fast(c"read", read, c"read(n=-1)\n\nRead up to n bytes, or until the end if n is negative."),
+    Method::fast(c"read", read, c"read(n=-1)\n\nRead up to n bytes, or until the end if n is negative.")
+        .coroutine(),
     Method::fast(
         c"readexactly",
         readexactly,
         c"readexactly(n)\n\nRead n bytes. Raises IncompleteReadError if the stream ends before that.",
-    ),
-    Method::no_args(c"readline", readline, c"readline()\n\nRead up to and including the next newline."),
+    )
+    .coroutine(),
+    Method::no_args(c"readline", readline, c"readline()\n\nRead up to and including the next newline.")
+        .coroutine(),
     Method::fast(
         c"readuntil",
         readuntil,
         c"readuntil(separator=b'\\n')\n\nRead up to and including the separator.",
-    ),
+    )
+    .coroutine(),
     Method::one_arg(c"feed_data", feed_data, c"Add data to the stream."),
     Method::no_args(c"at_eof", at_eof, c"at_eof()\n\nTrue if the stream has ended and everything was read."),
     Method::no_args(

@@ -82,7 +82,8 @@ pub(super) const METHODS: &[Method<Writer>] = &[
         writelines,
         c"writelines(data)\n\nWrite several bytes-like objects, in order.",
     ),
-    Method::no_args(c"drain", drain, c"drain()\n\nWait until the write buffer has room for more."),
+    Method::no_args(c"drain", drain, c"drain()\n\nWait until the write buffer has room for more.")
+        .coroutine(),
 ];
 
 const ATTRIBUTES: &[Attribute<Writer>] = &[

@@ -115,7 +115,7 @@ const METHODS: &[Method<Connection>] = &[
     Method::one_arg(
         c"_in_context",
         |this: This<'_, Connection>, function: Borrowed<'_>| this.in_context(|| call0(&function)),
-        c"_in_context(function)\n\nCall a function in the connection's context.",
+        c"_in_context(function, /)\n\nCall a function in the connection's context.",
     ),
     Method::no_args(c"_do_write", write::write_all, c"See asyncio's SSLProtocol."),
     Method::no_args(c"_do_write_now", write_now, c"Send the writes of this turn."),
