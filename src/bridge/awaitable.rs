@@ -35,6 +35,7 @@ use crate::capi::class::field;
 use crate::capi::collector::Visitor;
 use crate::capi::coroutine::{self, AwaitState, Coroutine, Step};
 use crate::capi::error::exception;
+use crate::capi::fallible::reserve_operation;
 use crate::capi::imports::imports;
 use crate::capi::methods::{Attribute, Method, TypeSlot};
 use crate::capi::native::{self, WeakList, native_class};
@@ -211,6 +212,7 @@ impl Operation {
     fn start(this: This<'_, Operation>, py: Python<'_>, work: Work) -> Result<Step, Raised> {
         // Before anything starts: without a running loop there is nothing to notify of the outcome.
         running_loop()?;
+        reserve_operation()?;
         let runtime = runtime::handle().map_err(|error| raise_io(&error))?;
         let (sender, mut receiver) = oneshot::channel();
         let task = runtime.spawn_here(async move {
@@ -232,6 +234,7 @@ impl Operation {
     /// Sends the job to the pool. The pool's thread notifies the loop itself, without waking a worker of the runtime.
     fn start_job(this: This<'_, Operation>, py: Python<'_>, prepare: Prepare) -> Result<Step, Raised> {
         running_loop()?;
+        reserve_operation()?;
         let runtime = runtime::handle().map_err(|error| raise_io(&error))?;
         let job = prepare(py)?;
         let (sender, receiver) = oneshot::channel();

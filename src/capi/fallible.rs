@@ -6,6 +6,9 @@
 //! here do not panic. `clippy.toml` forbids the constructors for which there is a function here; exceptions are made
 //! by [`exception`](super::error::exception).
 
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::Relaxed;
+
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyFloat, PyInt, PyList, PyString, PyTuple};
@@ -122,6 +125,44 @@ pub(crate) fn try_list<'py>(
         list.append(item?)?;
     }
     Ok(list)
+}
+
+/// Asks for the memory of the next operations of the runtime. Each takes some small records (a task, a channel, a timer, a
+/// place in a queue), and may start a thread of the pool, and these allocations cannot fail one by one.
+///
+/// # Errors
+/// Raises MemoryError.
+pub(crate) fn reserve_operation() -> Result<(), Raised> {
+    /// How many operations may begin without asking. Relaxed: a race makes it ask too early or too late.
+    static LEFT: AtomicU32 = AtomicU32::new(0);
+    match LEFT.load(Relaxed).checked_sub(1) {
+        Some(left) => LEFT.store(left, Relaxed),
+        None => {
+            ask_for_operations()?;
+            LEFT.store(OPERATIONS, Relaxed);
+        }
+    }
+    Ok(())
+}
+
+/// So many operations are asked for at once, because asking takes two system calls.
+const OPERATIONS: u32 = 128;
+
+/// Asks the system itself for more than these operations take: a large block from the C library would change how that
+/// gets its memory.
+#[cold]
+fn ask_for_operations() -> Result<(), Raised> {
+    const SIZE: usize = 4 << 20;
+    let (access, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+    // SAFETY: a new mapping at an address that the system chooses; nobody uses it before it is removed.
+    unsafe {
+        let memory = libc::mmap(std::ptr::null_mut(), SIZE, access, kind, -1, 0);
+        if memory == libc::MAP_FAILED {
+            return Err(no_memory());
+        }
+        libc::munmap(memory, SIZE);
+    }
+    Ok(())
 }
 
 /// Adds an item to a vector whose length a program or a peer chooses.

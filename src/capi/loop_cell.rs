@@ -10,7 +10,7 @@
 //! None of them is `Sync`. The object that holds them says why other threads do not reach it.
 
 use std::cell::{Cell, UnsafeCell};
-use std::collections::VecDeque;
+use std::collections::{TryReserveError, VecDeque};
 
 /// A value that is lent to one closure at a time.
 #[derive(Debug, Default)]
@@ -59,6 +59,14 @@ impl<T> Default for LoopQueue<T> {
     }
 }
 
+/// So many items can be pushed when there is no memory for more items of the program.
+const SPARE: usize = 16;
+
+#[cold]
+fn grow<T>(items: &mut VecDeque<T>) -> Result<(), TryReserveError> {
+    items.try_reserve(SPARE + 1)
+}
+
 impl<T> LoopQueue<T> {
     /// # Safety
     /// The borrow ends before any code of `T` or of a caller runs.
@@ -78,6 +86,17 @@ impl<T> LoopQueue<T> {
     #[inline(always)]
     pub(crate) fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// Makes room for an item of the program, and for some that the loop itself pushes later, which cannot fail.
+    ///
+    /// # Errors
+    /// If there is no memory for it.
+    #[inline(always)]
+    pub(crate) fn try_reserve(&self) -> Result<(), TryReserveError> {
+        // SAFETY: no code of `T` runs.
+        let items = unsafe { self.items() };
+        if items.capacity() - items.len() > SPARE { Ok(()) } else { grow(items) }
     }
 
     #[inline(always)]

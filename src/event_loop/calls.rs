@@ -26,6 +26,7 @@ use super::handle::layout::{Deadline, Handle, HandleRef, Parts, ThreadSafeHandle
 use super::support::call_support;
 use super::turn::take_calls;
 use crate::capi::class::ClassSpec;
+use crate::capi::error::no_memory;
 use crate::capi::fallible::string;
 use crate::capi::imports::{imports, support};
 use crate::capi::inspect::{boolean, float};
@@ -163,6 +164,7 @@ fn soon(
         handle.set_source_traceback(traceback);
     }
     take_calls(core);
+    core.ready.try_reserve().map_err(|_| no_memory())?;
     core.ready.push(Entry::Handle(handle.clone_ref()));
     core.wake_if_parked();
     Ok(handle.into_object())
@@ -308,7 +310,7 @@ fn at(
     if traceback.is_some() {
         timer.handle().set_source_traceback(traceback);
     }
-    core.timers.insert(seconds, timer.clone_ref());
+    core.timers.insert(seconds, timer.clone_ref()).map_err(|_| no_memory())?;
     core.wake_if_parked();
     Ok(timer.into_handle().into_object())
 }

@@ -20,6 +20,7 @@
 //! deadlines leaves the order unspecified.
 
 use std::cmp::Ordering;
+use std::collections::TryReserveError;
 use std::fmt;
 
 const ARITY: usize = 8;
@@ -107,6 +108,26 @@ impl<K: Copy + PartialOrd, T: Slotted> TimerHeap<K, T> {
     /// Whether no item is waiting.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
+    }
+
+    /// Makes room for one more item, so that neither its insertion nor a removal allocates.
+    ///
+    /// # Errors
+    /// If there is no memory for it.
+    #[inline]
+    pub fn try_reserve(&mut self) -> Result<(), TryReserveError> {
+        if self.entries.len() < self.entries.capacity() { Ok(()) } else { self.grow() }
+    }
+
+    /// The tables of numbers grow first: if the entries have room, the tables have.
+    #[cold]
+    fn grow(&mut self) -> Result<(), TryReserveError> {
+        let capacity = (2 * self.entries.len()).max(4);
+        let beyond = |length: usize| capacity.saturating_sub(length);
+        self.places.try_reserve(beyond(self.places.len()))?;
+        self.items.try_reserve(beyond(self.items.len()))?;
+        self.free.try_reserve(beyond(self.free.len()))?;
+        self.entries.try_reserve_exact(capacity - self.entries.len())
     }
 
     /// Adds `item` with the deadline `when`, after every item with an equal deadline.

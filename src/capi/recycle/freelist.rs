@@ -48,10 +48,16 @@ impl Freelist {
         }
         // SAFETY: the GIL is held, and no Python code runs inside.
         let objects = unsafe { &mut *self.objects.get() };
-        if objects.len() >= self.most {
+        if objects.len() >= self.most || (objects.len() == objects.capacity() && !self.grow(objects)) {
             return false;
         }
         objects.push(object);
         true
+    }
+
+    /// Makes room for all that the list may keep, if there is memory for it: an object may die when there is none.
+    #[cold]
+    fn grow(&self, objects: &mut Vec<*mut ffi::PyObject>) -> bool {
+        objects.try_reserve_exact(self.most - objects.len()).is_ok()
     }
 }

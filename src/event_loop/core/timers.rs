@@ -34,10 +34,19 @@ impl Timers {
     }
 
     /// Adds a handle. A deadline of NaN is due at once: NaN cannot be ordered, so it would break the heap.
+    ///
+    /// # Errors
+    /// Gives the handle back if there is no memory for it. The caller drops it, after the borrow of the heap has ended.
     #[inline(always)]
-    pub(crate) fn insert(&self, when: f64, handle: TimerRef) {
+    pub(crate) fn insert(&self, when: f64, handle: TimerRef) -> Result<(), TimerRef> {
         let when = if when.is_nan() { f64::NEG_INFINITY } else { when };
-        self.change(|heap| heap.insert(when, handle));
+        self.change(|heap| {
+            if heap.try_reserve().is_err() {
+                return Err(handle);
+            }
+            heap.insert(when, handle);
+            Ok(())
+        })
     }
 
     /// Removes a handle. The caller drops it, after the borrow of the heap has ended.

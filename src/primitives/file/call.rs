@@ -33,7 +33,7 @@ use crate::capi::call::panic_text;
 use crate::capi::collector::Visitor;
 use crate::capi::coroutine::{self, AwaitState, Coroutine, Step, already_awaited};
 use crate::capi::error::{exception, raise, raise_errno};
-use crate::capi::fallible::try_list;
+use crate::capi::fallible::{reserve_operation, try_list};
 use crate::capi::imports::imports;
 use crate::capi::inspect::integer;
 use crate::capi::native::{self, native_class};
@@ -340,6 +340,7 @@ impl FileCall {
         if cancel.is_none() && runs_inline(py)? {
             return FileCall::run_inline(this, file, turn, job);
         }
+        reserve_operation()?;
         let runtime = runtime::handle().map_err(|error| raise_io(&error))?;
         let home = LoopHandle::running(py)?;
         let (waiter, future) = Waiter::new(py)?;

@@ -12,8 +12,9 @@ use std::os::fd::RawFd;
 
 use smallvec::SmallVec;
 
-use crate::capi::Ref;
+use crate::capi::error::no_memory;
 use crate::capi::socket::{SEND_FLAGS, with_socket};
+use crate::capi::{Raised, Ref};
 
 /// The most pieces per `sendmsg`. The kernel allows 1,024, but more than some dozens do not make it faster.
 const PIECES: usize = 64;
@@ -81,13 +82,29 @@ impl WriteBuffer {
     /// Appends `bytes` without its first `sent` bytes.
     ///
     /// The object must be a `bytes` (or a subclass) with more than `sent` bytes.
+    ///
+    /// # Errors
+    /// Raises MemoryError.
     #[inline(always)]
-    pub(crate) fn push(&self, bytes: Ref, sent: usize) {
+    pub(crate) fn push(&self, bytes: Ref, sent: usize) -> Result<(), Raised> {
+        if self.with(|pieces| pieces.queue.len() == pieces.queue.capacity()) {
+            self.reserve(1)?;
+        }
         let piece = Piece { bytes, sent };
         self.with(|pieces| {
             pieces.size += piece.rest().len();
             pieces.queue.push_back(piece);
         });
+        Ok(())
+    }
+
+    /// Makes room for so many objects.
+    ///
+    /// # Errors
+    /// Raises MemoryError.
+    #[cold]
+    pub(crate) fn reserve(&self, count: usize) -> Result<(), Raised> {
+        self.with(|pieces| pieces.queue.try_reserve(count)).map_err(|_| no_memory())
     }
 
     /// The first object, and how many of its bytes were sent.

@@ -172,7 +172,7 @@ fn write(this: This<'_, WritePipe>, arguments: Arguments<'_>) -> Result<(), Rais
         // If this fails, the data is not kept, because the transport would get no event when the pipe has room.
         watch_or_raise(this, this.base.core()).inspect_err(|_| this.lingers.set(false))?;
     }
-    this.buffer.push(rest, sent);
+    this.buffer.push(rest, sent)?;
     maybe_pause(this)
 }
 

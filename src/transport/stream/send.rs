@@ -14,7 +14,7 @@ use pyo3::prelude::*;
 use super::state::Stream;
 use crate::capi::audit;
 use crate::capi::buffer::{Buffer, bytes_from, is_scattered};
-use crate::capi::error::{Outcome, raise, raise_io, take_exception};
+use crate::capi::error::{Outcome, no_memory, raise, raise_io, take_exception};
 use crate::capi::fallible::string;
 use crate::capi::imports::support;
 use crate::capi::socket::with_socket;
@@ -55,7 +55,7 @@ pub(crate) fn write(this: This<'_, Stream>, data: Borrowed<'_>) -> Result<(), Ra
     if sent == content.len() {
         return Ok(());
     }
-    this.writing.buffer.push(data.to_owned(), sent);
+    this.writing.buffer.push(data.to_owned(), sent)?;
     pushed(this, departure)
 }
 
@@ -212,7 +212,7 @@ pub(crate) fn write_slice(this: This<'_, Stream>, data: &[u8]) -> Result<(), Rai
     if sent == data.len() {
         return Ok(());
     }
-    this.writing.buffer.push(bytes_from(&data[sent..])?, 0);
+    this.writing.buffer.push(bytes_from(&data[sent..])?, 0)?;
     pushed(this, Departure::Now)
 }
 
@@ -264,7 +264,8 @@ pub(crate) fn writelines(this: This<'_, Stream>, list: Borrowed<'_>) -> Result<(
         Err(raised) if TRANSPORT_SENDS_PIECES => return Err(raised),
         Err(raised) => return write_joined(this, list, raised),
     };
-    let mut pieces = Vec::with_capacity(items.list_len());
+    let mut pieces = Vec::new();
+    pieces.try_reserve_exact(items.list_len()).map_err(|_| no_memory())?;
     for index in 0..items.list_len() {
         // Owned, and read by index each time: another program part can find the list with `gc.get_objects` and change
         // it.
@@ -298,7 +299,8 @@ pub(crate) fn writelines(this: This<'_, Stream>, list: Borrowed<'_>) -> Result<(
         return Ok(fatal_error(this, raised, WRITE_FAILED)?);
     }
     let departure = departure(this)?;
-    pieces.into_iter().for_each(|piece| this.writing.buffer.push(piece, 0));
+    this.writing.buffer.reserve(pieces.len())?;
+    pieces.into_iter().try_for_each(|piece| this.writing.buffer.push(piece, 0))?;
     pushed(this, departure)
 }
 

@@ -70,7 +70,7 @@ fn write_now(this: This<'_, Connection>) -> Result<(), Raised> {
 
 /// asyncio's `_append_write_backlog`, which asyncio's own tests call.
 fn append_write_backlog(this: This<'_, Connection>, data: Borrowed<'_>) -> Result<(), Raised> {
-    write::push(this, write::immutable(&data)?);
+    write::push(this, write::immutable(&data)?)?;
     Ok(())
 }
 

@@ -12,7 +12,7 @@ use super::connection::{Connection, call_named};
 use super::write::{accepts, fail, immutable, push, pushed};
 use crate::capi::buffer::is_scattered;
 use crate::capi::class::{ClassSpec, field};
-use crate::capi::fallible::py_tuple;
+use crate::capi::fallible::{self, py_tuple};
 use crate::capi::imports::imports;
 use crate::capi::methods::Method;
 use crate::capi::native::native_class;
@@ -60,7 +60,7 @@ fn write_data(this: This<'_, Connection>, data: Borrowed<'_>) -> Result<(), Rais
     if !accepts(this) {
         return written_to_lost(this);
     }
-    push(this, data);
+    push(this, data)?;
     pushed(this)
 }
 
@@ -73,15 +73,16 @@ fn write_list(this: This<'_, Connection>, list: Borrowed<'_>) -> Result<(), Rais
     let mut pieces = Vec::new();
     for item in items.tuple_items().unwrap_or_default() {
         match immutable(item) {
-            Ok(piece) => pieces.push(piece),
+            Ok(piece) => fallible::push(&mut pieces, piece)?,
             Err(raised) => return not_taken(this, raised),
         }
     }
     if !accepts(this) {
         return written_to_lost(this);
     }
+    this.queue.reserve(pieces.len())?;
     for piece in pieces {
-        push(this, piece);
+        push(this, piece)?;
     }
     pushed(this)
 }

@@ -38,10 +38,8 @@ pub(super) fn immutable(data: &Ref) -> Result<Ref, Raised> {
 
 /// Queues a `bytes` object.
 #[inline(always)]
-pub(super) fn push(this: This<'_, Connection>, data: Ref) {
-    if !data.exact_bytes().unwrap_or_default().is_empty() {
-        this.queue.push(data, 0);
-    }
+pub(super) fn push(this: This<'_, Connection>, data: Ref) -> Result<(), Raised> {
+    if data.exact_bytes().unwrap_or_default().is_empty() { Ok(()) } else { this.queue.push(data, 0) }
 }
 
 /// Called after a push. Decides when to send.
