@@ -1,5 +1,7 @@
 //! Tests of the runtime's basics: spawn, join, sleep, echo.
 
+use std::io::ErrorKind;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use wakeloop::runtime::net::{TcpListener, TcpStream};
@@ -89,5 +91,38 @@ fn bytes_come_back_from_an_echo_server() {
             server.abort();
             assert!(server.await.unwrap_err().is_cancelled());
         });
+    }
+}
+
+/// The environment variable that makes this process build runtimes, for the test below.
+const BUILDER: &str = "WAKELOOP_TEST_BUILDS";
+
+#[test]
+fn a_variable_that_means_nothing_is_an_error_of_the_builder() {
+    const NAME: &str = "a_variable_that_means_nothing_is_an_error_of_the_builder";
+    if std::env::var_os(BUILDER).is_some() {
+        for builder in [Builder::new(), Builder::new().worker_threads(1), Builder::new_current_thread()] {
+            match builder.build() {
+                Ok(_) => println!("a runtime was built"),
+                Err(error) => println!("{:?}: {error}", error.kind()),
+            }
+        }
+        return;
+    }
+    let built = |name: &str, value: &str| {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", NAME, "--nocapture"]).env(BUILDER, "1").env(name, value);
+        String::from_utf8(command.output().unwrap().stdout).unwrap()
+    };
+    for (name, value, allowed) in [
+        ("WAKELOOP_WORKERS", "many", "a number from 1 to 1024"),
+        ("WAKELOOP_WORKERS", "0", "a number from 1 to 1024"),
+        ("WAKELOOP_SPIN", "20us", "off, auto or microseconds up to 1000"),
+    ] {
+        let refusal = format!("{:?}: {name} is '{value}'; it can be {allowed}", ErrorKind::InvalidInput);
+        assert_eq!(built(name, value).matches(&refusal).count(), 3, "{refusal}");
+    }
+    for (name, value) in [("WAKELOOP_WORKERS", " 2 "), ("WAKELOOP_WORKERS", ""), ("WAKELOOP_SPIN", "OFF")] {
+        assert_eq!(built(name, value).matches("a runtime was built").count(), 3, "{name}={value}");
     }
 }
