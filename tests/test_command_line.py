@@ -49,7 +49,9 @@ def test_info_prints_versions_workers_kernel_and_tls_engine(tmp_path):
 
 
 def test_info_reports_settings_that_cannot_be_used(tmp_path):
-    found = facts(command("info", cwd=tmp_path, WAKELOOP_WORKERS="many", WAKELOOP_TLS="none"))
+    done = command("info", cwd=tmp_path, WAKELOOP_WORKERS="many", WAKELOOP_TLS="none")
+    found = facts(done)
+    assert done.stderr == ""
     # The first one that is wrong is told: no loop is made before all are right.
     for line in ("engine", "TLS"):
         assert "WAKELOOP_TLS is 'none'; it can be native, sslobject, asyncio or auto" in found[line]

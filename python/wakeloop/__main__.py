@@ -20,7 +20,7 @@ from operator import attrgetter
 from typing import Any
 
 import wakeloop
-from wakeloop import _core, _page, _tls, _top
+from wakeloop import _core, _page, _settings, _tls, _top
 
 
 def demo(argv: list[str]) -> int:
@@ -193,6 +193,8 @@ def workers() -> str:
         await wakeloop.spawn_blocking(int)
 
     try:
+        # Before the coroutine is made, which nobody would await.
+        _settings.read()
         wakeloop.run(start())
     except (OSError, ValueError) as error:
         return f"which cannot start: {error}"
