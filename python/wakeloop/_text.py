@@ -30,9 +30,10 @@ _T = TypeVar("_T", str, list[str])
 _CHUNK = 8192
 #: When so much was read since the mark, it is moved.
 _KEPT = 64 * 1024
-#: A position of io is a number with fields of bits: an offset in the file (64), the decoder's state there (32), the
-#: number of bytes to decode from there (32), of characters to skip then (32), and more.
-_OFFSET, _FED, _FIELD = 2**64 - 1, 96, 2**32 - 1
+#: A position of io is a number with fields of bits: an offset in the file (64), the state of the decoder there (32),
+#: how many bytes to decode from there (32), how many characters to skip then (32), and whether the file ends there.
+_OFFSET, _START, _FIELD = 2**64 - 1, 2**96 - 1, 2**32 - 1
+_FED, _SKIPPED, _ENDED = 96, 128, 160
 
 
 def _in_turn(
@@ -322,25 +323,22 @@ class TextFile:
 
     def _go_back(self, mark: int) -> None:
         buffer = self._buffer
-        more, ended = buffer.more, buffer.ended
         # The end of the file may have made a part of the text.
-        buffer.more, buffer.ended, buffer.is_replay = b"", True, True
-        self._io.seek(mark)
-        self._io.read(self._taken)
-        buffer.ended = False
+        with buffer.replay(ended=True):
+            self._io.seek(mark)
+            self._io.read(self._taken)
         if buffer.place < self._place:
             # It had read the next chunk, which may be a part of a character.
-            with contextlib.suppress(Missing):
+            with buffer.replay(ended=False), contextlib.suppress(Missing):
                 self._io.readline(0)
-        buffer.more, buffer.ended, buffer.is_replay = more, ended, False
         self._place, self._goes_back = buffer.place, False
         self._set_mark()
 
     def _set_mark(self) -> None:
         # Some decoders have states that a position cannot hold. Then the mark stays where it is.
         with contextlib.suppress(OSError, OverflowError):
-            self._mark = mark = self._io.tell()
-            self._taken = 0
+            mark = self._io.tell()
+            self._mark, self._taken = mark & _START, mark >> _SKIPPED & _FIELD
             self._buffer.mark(mark & _OFFSET)
 
     def _restart(self) -> None:
@@ -381,10 +379,12 @@ class TextFile:
 
     async def _align(self) -> None:
         """Moves the file to where the wrapper is."""
+        buffer = self._buffer
+        if buffer.closed:
+            return
         if self._batch or self._goes_back:
             self._catch_up()
-        buffer = self._buffer
-        if not buffer.is_lost and buffer.ahead() and self._file.writable():
+        if not buffer.is_lost and buffer.ahead() and buffer.writable():
             await self._inside.seek(buffer.place)
             buffer.forget_ahead()
 
@@ -440,8 +440,8 @@ class TextFile:
             # The offset has a sign.
             start = (target + 2**63) % 2**64 - 2**63
             await self._inside.flush()
-            if fed := target >> _FED & _FIELD:
-                data = await self._inside.pread(fed, start)
+            if target >> _SKIPPED:
+                data = await self._inside.pread(target >> _FED & _FIELD, start)
         else:
             return self._io.seek(cookie, whence)
         # From here on it does not wait.
@@ -450,11 +450,23 @@ class TextFile:
         self._buffer.restart(start, data)
         self._restart()
         self._iterates = False
-        result = self._io.seek(cookie, whence)
-        self._place = self._buffer.place
-        if whence == 0:
-            self._set_mark()
-        return result
+        if whence == 2:
+            return self._io.seek(cookie, whence)
+        self._io.seek(target & _START)
+        self._mark, self._buffer.is_unmarked = target & _START, False
+        if target >> _SKIPPED:
+            self._skip(target >> _SKIPPED & _FIELD, bool(target >> _ENDED))
+        return cookie
+
+    def _skip(self, count: int, ended: bool) -> None:
+        """Takes characters. CPython's own way to do that makes a tell behind it read beyond its data, before 3.15."""
+        text = ""
+        with self._buffer.replay(ended), contextlib.suppress(Missing):
+            text = self._io.read(count)
+        if len(text) < count:
+            self._goes_back = True
+            raise OSError("can't restore logical file position")
+        self._taken, self._place = count, self._buffer.place
 
     @_in_turn
     async def truncate(self, size: int | None = None, /) -> int:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 from collections import deque
+from collections.abc import Iterator
 
 from . import _core
 
@@ -38,7 +40,7 @@ class TextBuffer:
         #: Where the next chunk begins. After a write, nobody knows that yet.
         self.place, self.is_lost = place, False
         #: The data from `base` on, and what was read from the file behind it.
-        self.base, self.data = place, bytearray(data)
+        self.base, self.data, self.tail = place, bytearray(data), bytearray()
         self.more: bytes | bytearray = b""
         #: Where the chunks have ended, and where they have to end once more.
         self.ends: list[int] = []
@@ -50,13 +52,19 @@ class TextBuffer:
 
     def mark(self, place: int) -> None:
         """Gives up the data before an offset."""
-        del self.data[: place - self.base]
+        if place < self.base:
+            # The decoder kept a part of a character from before a chunk that could not be decoded.
+            self.data[:0] = self.tail[place - self.base :]
+        else:
+            del self.data[: place - self.base]
+        self.ends = [end for end in self.ends if end > place]
         self.base, self.is_unmarked = place, False
 
     def unmark(self) -> None:
         """Gives up the data before the place. The wrapper has no text left."""
+        if len(self.ends) > 1:
+            self.tail = self.data[: self.ends[-2] - self.base]
         self.mark(self.place)
-        self.ends.clear()
         self.is_unmarked, self.at_end = True, False
 
     def ahead(self) -> int:
@@ -66,6 +74,17 @@ class TextBuffer:
     def forget_ahead(self) -> None:
         del self.data[self.place - self.base :]
         self.more = b""
+
+    @contextlib.contextmanager
+    def replay(self, ended: bool) -> Iterator[None]:
+        """Lets the wrapper read only what it has read before, behind which the file ends or data is missing."""
+        before = self.more, self.ended
+        self.is_replay, self.more, self.ended = True, b"", ended
+        try:
+            yield
+        finally:
+            self.is_replay = False
+            self.more, self.ended = before
 
     # -- what the wrapper uses ----------------------------------------------------------------------------------
 
@@ -107,15 +126,11 @@ class TextBuffer:
         self.at_end = not chunk
         return chunk
 
-    def read(self, size: int = -1) -> bytes:
-        start = self.place - self.base
-        if size >= 0:
-            # A seek reads what was put there for it.
-            self.place += size
-            return bytes(self.data[start : start + size])
+    def read(self) -> bytes:
         if not self.ended:
-            raise Missing(size)
-        rest = bytes(self.data[start:] + self.more if self.data[start:] else self.more)
+            raise Missing(-1)
+        ahead = self.data[self.place - self.base :]
+        rest = bytes(ahead + self.more if ahead else self.more)
         self.restart(self.place + len(rest))
         return rest
 
