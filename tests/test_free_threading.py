@@ -367,3 +367,31 @@ def test_wait_closed_ends_when_another_thread_collects_the_last_transport(loop, 
 
     loop.set_debug(debug)
     loop.run_until_complete(main())
+
+
+# -- floods ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.native
+@pytest.mark.skipif(not FREE_THREADED_BUILD, reason="with a GIL, call_soon_threadsafe yields it")
+def test_threads_that_flood_a_loop_are_held_back(loop):
+    ended, lengths = threading.Event(), []
+
+    def flood():
+        while not ended.is_set():
+            loop.call_soon_threadsafe(int)
+
+    def look():
+        lengths.append(len(loop._ready))
+        loop.call_soon(look) if len(lengths) < 50 else loop.stop()
+
+    threads = [threading.Thread(target=flood) for _ in range(2)]
+    loop.call_soon(look)
+    loop.call_soon(lambda: [thread.start() for thread in threads])
+    try:
+        loop.run_forever()
+    finally:
+        ended.set()
+        for thread in threads:
+            thread.join()
+    assert max(lengths) < 200_000

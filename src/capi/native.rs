@@ -201,12 +201,13 @@ impl<'a, T: Native> This<'a, T> {
         this
     }
 
-    /// As [`This::from_ptr`], for a caller that uses the fields only after it has begun the section.
+    /// As [`This::from_ptr`], for a caller that uses the fields only after it has begun the section, and for the collector,
+    /// which runs while all other threads stand still.
     ///
     /// # Safety
     /// As for [`This::from_ptr`].
     #[inline(always)]
-    pub(super) unsafe fn outside(object: *mut ffi::PyObject) -> This<'a, T> {
+    pub(crate) unsafe fn outside(object: *mut ffi::PyObject) -> This<'a, T> {
         // SAFETY: the caller's contract, and the contract of `Native`.
         unsafe { This { object: Borrowed::from_ptr(object), fields: &*fields_of(object) } }
     }

@@ -12,6 +12,7 @@
 
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, Ordering};
+use std::time::Duration;
 
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -210,8 +211,33 @@ fn send_soon(core: Loop<'_>, callback: Borrowed<'_>, arguments: Arguments<'_>) -
     };
     let handle = thread_safe_handle()(parts)?.into_object();
     let sent = handle.bind(core.py()).unbind();
-    if core.inbox.send_call(sent) { Ok(handle) } else { Err(closed()) }
+    match core.inbox.send_call(sent) {
+        None => Err(closed()),
+        Some(waiting) => {
+            if waiting > BACKLOG {
+                wait_for_turn(core, waiting);
+            }
+            Ok(handle)
+        }
+    }
 }
+
+/// Holds a thread back that sends callbacks faster than the loop takes them: for as long as the loop needs for one of its
+/// turns, but not for ever, because the callback that runs may wait for this thread.
+#[cold]
+fn wait_for_turn(core: Loop<'_>, waiting: usize) {
+    let inbox = core.inbox.clone();
+    core.py().detach(|| {
+        let mut pause = Duration::from_micros(50);
+        while pause < LONGEST_WAIT && inbox.waiting_calls() >= waiting {
+            std::thread::sleep(pause);
+            pause *= 2;
+        }
+    });
+}
+
+/// The longest pause of a thread that is held back.
+const LONGEST_WAIT: Duration = Duration::from_millis(10);
 
 /// asyncio has thread-safe handles since 3.14.
 #[inline(always)]
@@ -236,7 +262,7 @@ fn queue_soon(core: Loop<'_>, arguments: Arguments<'_>) -> Result<Ref, Raised> {
     handle
 }
 
-/// If more callbacks than this are waiting, `call_soon_threadsafe` releases the GIL for a moment. asyncio's always
+/// If more callbacks than this are waiting, `call_soon_threadsafe` lets the loop run for a moment. asyncio's always
 /// does, because it writes to the self-pipe. Otherwise threads that only add callbacks could hold the GIL most of the
 /// time, so that each turn of the loop has more callbacks than the one before and timers run later and later.
 const BACKLOG: usize = 16 * 1024;

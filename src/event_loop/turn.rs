@@ -177,6 +177,7 @@ fn push_calls(core: &Core, calls: Vec<Call>) {
             core.ready.push(Entry::Handle(handle));
         }
     }
+    core.inbox.set_backlog(core.ready.len());
 }
 
 #[inline(never)]

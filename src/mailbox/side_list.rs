@@ -21,16 +21,26 @@ impl<T> SideList<T> {
         SideList { items: Mutex::new(Some(Vec::new())), filled: AtomicBool::new(false) }
     }
 
-    /// Pushes an item. The caller then sends a message. If the list is closed, the item is dropped, and the result is
-    /// false.
-    pub(crate) fn push(&self, item: T) -> bool {
+    /// Pushes an item, and returns how many there are. The caller then sends a message. If the list is closed, the item
+    /// is dropped after the lock, and the result is `None`.
+    pub(crate) fn push(&self, item: T) -> Option<usize> {
         let mut items = lock(&self.items);
-        let Some(pushed) = &mut *items else { return false };
+        let Some(pushed) = &mut *items else {
+            drop(items);
+            return None;
+        };
         pushed.push(item);
+        let count = pushed.len();
         // Relaxed: an owner that has taken the message that follows sees it. The lock is still held, so that
         // `take_filled` cannot clear the flag between the push and this store.
         self.filled.store(true, Ordering::Relaxed);
-        true
+        Some(count)
+    }
+
+    /// How many items there are. 0 if it is closed.
+    #[cfg(feature = "python")]
+    pub(crate) fn len(&self) -> usize {
+        lock(&self.items).as_ref().map_or(0, Vec::len)
     }
 
     /// Takes all items, in order.

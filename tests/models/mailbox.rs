@@ -144,7 +144,7 @@ fn items_of_a_side_list_all_reach_an_owner_that_parks() {
             let (shared, ended) = (shared.clone(), ended.clone());
             thread::spawn(move || {
                 for number in 0..count {
-                    assert!(shared.1.push((sender, number)));
+                    assert!(shared.1.push((sender, number)).is_some());
                     shared.0.send(Message { sender, number, ended: ended.clone() });
                 }
             })

@@ -10,7 +10,7 @@
 
 use std::ops::Deref;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use pyo3::{Py, PyAny, Python};
 
@@ -38,6 +38,8 @@ pub(crate) struct Inbox {
     mailbox: Mailbox<Message, Waker>,
     /// The handles of `call_soon_threadsafe`, until the loop pushes them into the ready queue.
     calls: SideList<Call>,
+    /// The length of the ready queue when the loop last took handles.
+    backlog: AtomicUsize,
     /// The number of awaited jobs whose threads need the GIL; see `gil_fairness`.
     jobs: AtomicU32,
     /// The number of name lookups of this loop.
@@ -88,6 +90,7 @@ impl Inbox {
         Inbox {
             mailbox: Mailbox::new(waker),
             calls: SideList::new(),
+            backlog: AtomicUsize::new(0),
             jobs: AtomicU32::new(0),
             lookups: AtomicU32::new(0),
             waiters: AtomicU32::new(0),
@@ -113,13 +116,23 @@ impl Inbox {
         self.debug.store(on, Ordering::Relaxed);
     }
 
-    /// Sends a handle for the ready queue. If the loop is closed, the handle is dropped, and the result is false.
-    pub(crate) fn send_call(&self, call: Call) -> bool {
-        let sent = self.calls.push(call);
-        if sent {
-            self.mailbox.send(Box::new(|_| Ok(())));
-        }
-        sent
+    /// Sends a handle for the ready queue. Returns how many wait to be taken. If the loop is closed, the handle is
+    /// dropped, and the result is `None`.
+    pub(crate) fn send_call(&self, call: Call) -> Option<usize> {
+        let waiting = self.calls.push(call)?;
+        self.mailbox.send(Box::new(|_| Ok(())));
+        // Relaxed: the number is a hint.
+        Some(waiting + self.backlog.load(Ordering::Relaxed))
+    }
+
+    /// How many handles of [`Inbox::send_call`] wait, and callbacks that the loop has told of.
+    pub(crate) fn waiting_calls(&self) -> usize {
+        self.calls.len() + self.backlog.load(Ordering::Relaxed)
+    }
+
+    /// The loop has so many callbacks in its ready queue.
+    pub(crate) fn set_backlog(&self, callbacks: usize) {
+        self.backlog.store(callbacks, Ordering::Relaxed);
     }
 
     /// Takes the handles of [`Inbox::send_call`], in order.

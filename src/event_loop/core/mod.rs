@@ -431,7 +431,7 @@ impl Core {
         // The collector does not track most handles. If only the loop refers to such a handle, this visits the handle's
         // references too.
         let mut deep = |object: &Ref| {
-            if let Some(handle) = Handle::from_object(object)
+            if let Some(handle) = Handle::for_collector(object)
                 && object.is_unique()
                 && !is_tracked(object)
             {

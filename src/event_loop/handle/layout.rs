@@ -236,6 +236,12 @@ impl Handle {
         unsafe { This::<Handle>::from_ptr(object.as_ptr()) }.fields()
     }
 
+    /// The object, if it is one of our handles, for the collector: all other threads stand still, so no section is held.
+    pub(crate) fn for_collector(object: &Ref) -> Option<&Handle> {
+        // SAFETY: the type is tested first. All three types begin with a `Handle`, at the same offset.
+        is_handle(object).then(|| unsafe { This::<Handle>::outside(object.as_ptr()) }.fields())
+    }
+
     /// The object, if it is one of our handles.
     #[inline(always)]
     pub(crate) fn from_object(object: &Ref) -> Option<&Handle> {

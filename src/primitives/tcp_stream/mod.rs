@@ -51,7 +51,7 @@ use crate::bridge::waiter::{Waiter, WakeOnce};
 use crate::capi::class::add_methods;
 use crate::capi::native::native_class;
 use crate::capi::section::{self, AS_FREE_THREADED};
-use crate::capi::{Fallible, Raised, Ref, Slot, This};
+use crate::capi::{Exception, Fallible, Raised, Ref, Slot, This};
 use crate::event_loop::clock::monotonic_nanos;
 use crate::event_loop::event_loop::EventLoop;
 use crate::event_loop::futures::new_future;
@@ -167,13 +167,18 @@ impl TcpStream {
     /// Returns the item, if it is here or can be received without waiting. `begin` says that it is a new item.
     fn look(&self, request: &ReadRequest, begin: bool, waited: bool) -> Result<ReadProgress<Ref>, Raised> {
         let mut open = self.open(waited)?;
-        let Place::Runtime(_, reader) = &mut open.place else {
+        if let Place::Loop(_) = &open.place {
             if AS_FREE_THREADED {
                 // The reader's section may suspend that of the stream.
                 drop(open);
             }
-            return self.on_loop(|reader| reader.look(request, begin)).unwrap_or(Err(Raised));
-        };
+            if let Some(found) = self.on_loop(|reader| reader.look(request, begin)) {
+                return found;
+            }
+            // Another thread has closed the stream meanwhile, or moved it.
+            open = self.open(waited)?;
+        }
+        let Place::Runtime(_, reader) = &mut open.place else { return Err(used_elsewhere()) };
         if begin {
             reader.begin();
         }
@@ -212,7 +217,7 @@ impl TcpStream {
                 })
             };
             if let Ok(own) = event_loop.bind(py).cast::<EventLoop>()
-                && attach(own).ok_or(Raised)?
+                && attach(own).ok_or_else(used_elsewhere)?
             {
                 // Making a future may run Python code.
                 let (future, now) = event_loop.hold(|| {
@@ -243,7 +248,10 @@ impl TcpStream {
         }
         // This comes first, because it may fail, and then nothing must have changed.
         let runtime = runtime::handle().map_err(|error| raise_io(&error))?;
-        let Some((received, waiter)) = self.release(false) else { return Err(Raised) };
+        let Some((received, waiter)) = self.release(false) else {
+            // Another thread has closed the stream meanwhile, or moved it.
+            return self.runtime_stream();
+        };
         let moved = self.socket.change(|Open { place, turn }| {
             let stream = match place {
                 Place::Loop(socket) => Arc::new(runtime.enter(|| RuntimeStream::from_std(socket))?),
@@ -256,9 +264,14 @@ impl TcpStream {
             waiter.wake();
         }
         moved.map_err(|error| raise_io(&error))?;
+        self.runtime_stream()
+    }
+
+    /// The socket of a stream that was moved to the runtime.
+    fn runtime_stream(&self) -> Result<Arc<RuntimeStream>, Raised> {
         match &self.open(false)?.place {
             Place::Runtime(stream, _) => Ok(stream.clone()),
-            Place::Loop(_) => Err(Raised),
+            Place::Loop(_) => Err(used_elsewhere()),
         }
     }
 
@@ -286,6 +299,12 @@ impl TcpStream {
             drop_attached(waker);
         }
     }
+}
+
+/// The error of a call while another thread moves the stream to the runtime. It takes threads that run at once.
+#[cold]
+fn used_elsewhere() -> Raised {
+    Exception::RuntimeError.raise("another thread is using this stream")
 }
 
 /// Makes the types that have no name in Python, and adds the fast methods to the class. This is done at import,
