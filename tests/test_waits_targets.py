@@ -1,6 +1,7 @@
 """wakeloop.tasks(): what each task waits for."""
 
 import asyncio
+import os
 import re
 import socket
 import subprocess
@@ -255,6 +256,72 @@ def test_primitives_of_the_runtime_are_named(run, runtime):
         for each in (listener, udp):
             each.close()
             await each.wait_closed()
+
+    run(main())
+
+
+async def native_event():
+    event = wakeloop.Event()
+    return event.wait, event, "event", "wait of Event at "
+
+
+async def native_get():
+    queue = wakeloop.Queue()
+    return queue.get, queue, "queue", "get of Queue at "
+
+
+async def native_put():
+    queue = wakeloop.Queue(1)
+    await queue.put(1)
+    return lambda: queue.put(2), queue, "queue", "put of Queue at "
+
+
+async def native_join():
+    queue = wakeloop.Queue()
+    await queue.put(1)
+    return queue.join, queue, "queue", "join of Queue at "
+
+
+@pytest.mark.native
+@pytest.mark.parametrize("make", [native_event, native_get, native_put, native_join])
+def test_a_wait_for_a_queue_or_an_event_is_named_with_its_duration(run, make):
+    async def main():
+        wait, target, kind, text = await make()
+
+        async def nested():
+            return await wait()
+
+        for wrap in (wait, nested, lambda: asyncio.wait_for(wait(), 100), lambda: anext(iterated())):
+
+            async def iterated():
+                yield await wait()
+
+            async with waiting(wrap()) as task:
+                inner = next((it for it in wakeloop.tasks() if it.target is target), None)
+                assert (inner.state, inner.kind) == ("waiting", kind) and text in inner.waits_for
+                assert inner.exact and 0 <= inner.seconds < 100
+                assert task in (it.task for it in wakeloop.tasks())
+
+    run(main())
+
+
+@pytest.mark.native
+def test_a_wait_for_a_file_is_named_with_its_duration(run, runtime, tmp_path):
+    path = tmp_path / "fifo"
+    os.mkfifo(path)
+
+    async def main():
+        writer = os.open(path, os.O_RDWR)
+        try:
+            async with wakeloop.open(path, "rb") as file:
+                for read in (lambda: file.read(10), file.readline, lambda: anext(file)):
+                    async with waiting(read()) as task:
+                        info = info_of(task)
+                        assert (info.state, info.kind, info.target) == ("waiting", "file", file)
+                        assert info.waits_for.startswith("File.") and info.waits_for.endswith(f" on {str(path)!r}")
+                        assert info.exact and 0 <= info.seconds < 100
+        finally:
+            os.close(writer)
 
     run(main())
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import gc
-import socket
 import sys
 import time
 import types
@@ -19,6 +18,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Literal, TypeAlias
 
+from . import _core
 from ._inherited import futures
 
 __all__ = ("Kind", "State", "TaskFrame", "TaskInfo")
@@ -44,6 +44,7 @@ Kind: TypeAlias = Literal[
     "semaphore",
     "barrier",
     "queue",
+    "file",
     "task",
     "task group",
     "gather",
@@ -436,7 +437,7 @@ def _connect(link: _Link) -> _Wait:
 def _socket_call(link: _Link) -> _Wait:
     name = link.function[1].rpartition(".")[2]
     sock = _local(link, "sock")
-    return _Wait(_call_kind(name), f"{name} on {_socket_ends(sock)}", sock)
+    return _Wait(_CALLS[name], f"{name} on {_socket_ends(sock)}", sock)
 
 
 def _stream_read(link: _Link) -> _Wait:
@@ -529,33 +530,36 @@ def _is_function(callback: Any, name: str) -> bool:
 
 # -- native awaitables -------------------------------------------------------------------------------------------
 
-_NATIVE = {"SockCall", "StreamCall", "TcpStreamCall", "Operation"}
-
 
 def _is_native(awaitable: Any) -> bool:
-    kind = type(awaitable)
-    return kind.__name__ in _NATIVE and kind.__module__ in ("wakeloop", "wakeloop._core")
+    """Is it one of the native coroutines, which say themselves what they wait for?"""
+    return type(awaitable).__module__ in ("wakeloop", "wakeloop._core") and hasattr(type(awaitable), "_wait")
 
 
 def _native_wait(link: _Link) -> _Wait:
     name: str = link.awaitable.__qualname__
     last = name.rpartition(".")[2]
-    held = gc.get_referents(link.awaitable)
-    match type(link.awaitable).__name__:
-        case "SockCall":
-            sock = next((each for each in held if _has_class(each, socket.socket)), None)
-            return _Wait(_call_kind(last), f"{last} on {_socket_ends(sock)}", sock)
-        case "StreamCall":
-            owner = next((each for each in held if _has_class(each, asyncio.StreamReader, asyncio.StreamWriter)), None)
-            return _on_transport("write" if last == "drain" else "read", name, owner)
-        case "TcpStreamCall":
-            stream = next((each for each in held if type(each).__name__ == "TcpStream"), None)
-            return _Wait(_call_kind(last), f"{name} on {_transport_ends(stream)}", stream)
-    delay = getattr(link.awaitable, "_delay", None)
-    if delay is not None:
+    kind, target = link.awaitable._wait
+    if _has_class(target, asyncio.StreamReader, asyncio.StreamWriter):
+        return _on_transport("write" if kind == "socket write" else "read", name, target)
+    if kind == "timer":
+        delay = link.awaitable._delay
         left = delay - (link.awaitable._waited(time.monotonic()) or 0.0)
-        return _Wait("timer", f"{name} of {delay:g} s, due in {max(0.0, left):.1f} s")
-    return _Wait(_call_kind(name), name)
+        return _Wait(kind, f"{name} of {delay:g} s, due in {max(0.0, left):.1f} s")
+    if target is None:
+        return _Wait(kind, name)
+    match kind:
+        case "queue" | "event":
+            return _Wait(kind, f"{last} of {_named(target)}", target)
+        case "file":
+            return _Wait(kind, f"{name} on {_tried(_file, target).strip(' ()') or _named(target)}", target)
+    if isinstance(target, _core.TcpStream):
+        return _Wait(kind, f"{name} on {_transport_ends(target)}", target)
+    return _Wait(kind, f"{last} on {_socket_ends(target)}", target)
+
+
+def _file(file: Any) -> str:
+    return repr(file.name)
 
 
 def _has_class(it: object, *classes: type) -> bool:
@@ -563,23 +567,10 @@ def _has_class(it: object, *classes: type) -> bool:
     return issubclass(type(it), classes)
 
 
-def _call_kind(name: str) -> Kind:
-    """What a native function, or one of asyncio with the same name, waits for."""
-    return _CALLS.get(name) or _CALLS.get(name.rpartition(".")[2], "runtime operation")
-
-
 _CALLS: dict[str, Kind] = {
-    "sleep": "timer",
-    "spawn_blocking": "executor job",
-    "connect": "connect",
     "sock_connect": "connect",
-    "accept": "accept",
     "sock_accept": "accept",
-    "wait_closed": "close",
-    **dict.fromkeys(("read", "readexactly", "readuntil", "readline", "read_frame", "__anext__"), "socket read"),
-    **dict.fromkeys(("recv", "recv_from", "sock_recv", "sock_recv_into", "sock_recvfrom"), "socket read"),
-    **dict.fromkeys(("sock_recvfrom_into",), "socket read"),
-    **dict.fromkeys(("write_all", "write_frame", "send", "send_to", "_sock_send_file"), "socket write"),
+    **dict.fromkeys(("sock_recv", "sock_recv_into", "sock_recvfrom", "sock_recvfrom_into"), "socket read"),
     **dict.fromkeys(("sock_sendall", "sock_sendto"), "socket write"),
 }
 

@@ -33,7 +33,7 @@ use super::{budget, runtime};
 use crate::capi::call::panic_text;
 use crate::capi::class::field;
 use crate::capi::collector::Visitor;
-use crate::capi::coroutine::{self, AwaitState, Coroutine, Step};
+use crate::capi::coroutine::{self, AwaitState, Coroutine, Step, Wait};
 use crate::capi::error::exception;
 use crate::capi::fallible::reserve_operation;
 use crate::capi::imports::imports;
@@ -301,6 +301,20 @@ impl Coroutine for Operation {
 
     fn waits_for(&self) -> Option<Ref> {
         self.future.get()
+    }
+
+    fn wait(&self) -> Wait {
+        let kind = match self.name {
+            "sleep" => "timer",
+            "spawn_blocking" => "executor job",
+            "TcpStream.connect" | "UdpSocket.connect" => "connect",
+            "TcpListener.accept" | "TcpListener.__anext__" => "accept",
+            name if name.ends_with("wait_closed") => "close",
+            "UdpSocket.recv" | "UdpSocket.recv_from" => "socket read",
+            "UdpSocket.send" | "UdpSocket.send_to" | "send" => "socket write",
+            _ => "runtime operation",
+        };
+        Wait { kind, target: None }
     }
 
     fn is_over(&self) -> bool {

@@ -21,6 +21,7 @@ use super::class::ClassSpec;
 use super::collector::{Traverse, Visitor};
 use super::error::{Raised, raise, undisturbed, warn};
 use super::exceptions::Exception;
+use super::fallible::{string, tuple};
 use super::frame::native_frame;
 use super::future::set_blocking;
 use super::imports::imports;
@@ -113,6 +114,15 @@ impl AwaitState {
     }
 }
 
+/// What a coroutine waits for.
+#[derive(Debug)]
+pub(crate) struct Wait {
+    /// One of the kinds of `wakeloop.waits.Kind`.
+    pub(crate) kind: &'static str,
+    /// The object whose state or data it waits for, if Python code can have it.
+    pub(crate) target: Option<Ref>,
+}
+
 /// A native coroutine.
 pub(crate) trait Coroutine: Native {
     /// The name with that of its class, as in `TcpStream.read`: for the repr of tasks, and for the warning about a
@@ -132,6 +142,9 @@ pub(crate) trait Coroutine: Native {
 
     /// What it waits for: a future, or an object like a coroutine. For tools that inspect it.
     fn waits_for(&self) -> Option<Ref>;
+
+    /// What its wait is for, for `wakeloop.tasks()`. Asked only while it waits.
+    fn wait(&self) -> Wait;
 
     /// Has it ended, or was it closed?
     fn is_over(&self) -> bool;
@@ -365,6 +378,12 @@ fn waited<T: Coroutine>(this: This<'_, T>, now: Borrowed<'_>) -> Result<Option<f
     Ok(this.awaited().waited(now as u64).filter(|_| this.waits_for().is_some()))
 }
 
+/// `_wait`: a tuple of what is in a [`Wait`].
+fn wait<T: Coroutine>(this: This<'_, T>) -> Result<Ref, Raised> {
+    let Wait { kind, target } = this.wait();
+    tuple([string(kind)?, target.unwrap_or_else(Ref::none)])
+}
+
 /// Begins a class of coroutines. The caller adds what else it has, and builds it.
 pub(crate) fn class<'py, T: Coroutine>(full_name: &'static std::ffi::CStr) -> ClassSpec<'py, T> {
     const {
@@ -390,6 +409,7 @@ pub(crate) fn class<'py, T: Coroutine>(full_name: &'static std::ffi::CStr) -> Cl
             Attribute::read_only(c"__name__", |this: This<'_, T>| this.method_name()),
             Attribute::read_only(c"cr_await", |this: This<'_, T>| this.waits_for())
                 .doc(c"What it waits for: a future, or an object like a coroutine."),
+            Attribute::read_only(c"_wait", wait).doc(c"What its wait is for: one of the kinds of wakeloop.waits, and an object or None."),
             Attribute::read_only(c"cr_frame", frame).doc(c"A frame that shows its name; None if it is over."),
             // Other code sees the object between two steps, except for Python code that a step calls.
             Attribute::read_only(c"cr_running", |_: This<'_, T>| false).doc(c"Whether it runs: False."),

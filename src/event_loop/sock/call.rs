@@ -27,7 +27,7 @@ use super::exchange::Exchange;
 use super::file_transfer::{FileTransfer, Progress};
 use crate::capi::buffer::Buffer;
 use crate::capi::collector::Visitor;
-use crate::capi::coroutine::{self, AwaitState, Coroutine, Step, already_awaited};
+use crate::capi::coroutine::{self, AwaitState, Coroutine, Step, Wait, already_awaited};
 use crate::capi::error::{raise, raise_errno, take_unless_fatal};
 use crate::capi::inspect::integer;
 use crate::capi::native::{self, native_class};
@@ -237,6 +237,17 @@ impl Coroutine for SockCall {
 
     fn waits_for(&self) -> Option<Ref> {
         self.waiter.get()
+    }
+
+    fn wait(&self) -> Wait {
+        let kind = match &*self.action.borrow() {
+            Action::Receive(_) | Action::ReceiveInto(_) => "socket read",
+            Action::Exchange(exchange) => exchange.wait_kind(),
+            Action::Accept => "accept",
+            Action::Connect { .. } => "connect",
+            _ => "socket write",
+        };
+        Wait { kind, target: self.socket.get() }
     }
 
     fn is_over(&self) -> bool {

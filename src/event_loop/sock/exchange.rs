@@ -37,6 +37,14 @@ pub(crate) enum Exchange {
 }
 
 impl Exchange {
+    /// What a call waits for, as [`Wait::kind`](crate::capi::coroutine::Wait).
+    pub(super) fn wait_kind(&self) -> &'static str {
+        match self {
+            Exchange::Receive(_) | Exchange::ReceiveInto { .. } => "socket read",
+            Exchange::Send { .. } | Exchange::SendByPython { .. } => "socket write",
+        }
+    }
+
     /// The object for the garbage collector to visit: one that the caller has passed, of any class.
     pub(super) fn held(&self) -> Option<&Slot> {
         match self {

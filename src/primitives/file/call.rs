@@ -31,7 +31,7 @@ use crate::bridge::waiter::{Waiter, WakeOnce};
 use crate::capi::buffer::{Buffer, RawBytes, bytes_from};
 use crate::capi::call::panic_text;
 use crate::capi::collector::Visitor;
-use crate::capi::coroutine::{self, AwaitState, Coroutine, Step, already_awaited};
+use crate::capi::coroutine::{self, AwaitState, Coroutine, Step, Wait, already_awaited};
 use crate::capi::error::{exception, raise, raise_errno};
 use crate::capi::fallible::{reserve_operation, try_list};
 use crate::capi::imports::imports;
@@ -632,6 +632,10 @@ impl Coroutine for FileCall {
 
     fn waits_for(&self) -> Option<Ref> {
         self.future.get()
+    }
+
+    fn wait(&self) -> Wait {
+        Wait { kind: "file", target: self.file.get() }
     }
 
     fn is_over(&self) -> bool {

@@ -16,7 +16,7 @@ use super::sleeper::Sleeper;
 use super::wait::{Seat, Tried, Wanted};
 use crate::bridge::budget;
 use crate::capi::collector::Visitor;
-use crate::capi::coroutine::{self, AwaitState, Coroutine, Step, already_awaited};
+use crate::capi::coroutine::{self, AwaitState, Coroutine, Step, Wait, already_awaited};
 use crate::capi::imports::imports;
 use crate::capi::methods::Method;
 use crate::capi::native::{self, native_class};
@@ -128,6 +128,12 @@ impl Coroutine for Call {
 
     fn waits_for(&self) -> Option<Ref> {
         self.future.get()
+    }
+
+    fn wait(&self) -> Wait {
+        let target = self.object.get();
+        let is_event = target.as_ref().is_some_and(|object| object.downcast_sync::<EventObject>().is_some());
+        Wait { kind: if is_event { "event" } else { "queue" }, target }
     }
 
     fn is_over(&self) -> bool {

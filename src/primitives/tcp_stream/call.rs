@@ -16,7 +16,7 @@ use crate::bridge::budget;
 use crate::bridge::drop_on_loop::DropOnLoop;
 use crate::bridge::loop_handle::LoopHandle;
 use crate::capi::collector::Visitor;
-use crate::capi::coroutine::{self, AwaitState, Coroutine, Step, already_awaited};
+use crate::capi::coroutine::{self, AwaitState, Coroutine, Step, Wait, already_awaited};
 use crate::capi::error::raise_io;
 use crate::capi::native::{self, native_class};
 use crate::capi::section::{AS_FREE_THREADED, FREE_THREADED};
@@ -171,6 +171,11 @@ impl Coroutine for TcpStreamCall {
 
     fn waits_for(&self) -> Option<Ref> {
         self.future.get().or_else(|| self.sending.get())
+    }
+
+    fn wait(&self) -> Wait {
+        let kind = if self.sending.is_empty() { "socket read" } else { "socket write" };
+        Wait { kind, target: self.stream.get() }
     }
 
     fn is_over(&self) -> bool {

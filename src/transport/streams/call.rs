@@ -20,7 +20,7 @@ use super::waiter::result_of;
 use super::writing::is_drained;
 use crate::capi::buffer::bytes_from;
 use crate::capi::collector::Visitor;
-use crate::capi::coroutine::{self, AwaitState, Coroutine, Step, already_awaited};
+use crate::capi::coroutine::{self, AwaitState, Coroutine, Step, Wait, already_awaited};
 use crate::capi::fallible::tuple;
 use crate::capi::imports::imports;
 use crate::capi::inspect::integer;
@@ -323,6 +323,11 @@ impl Coroutine for Call {
 
     fn waits_for(&self) -> Option<Ref> {
         self.waiter.get()
+    }
+
+    fn wait(&self) -> Wait {
+        let kind = if let Kind::Drain = self.kind() { "socket write" } else { "socket read" };
+        Wait { kind, target: self.owner.get() }
     }
 
     fn is_over(&self) -> bool {
