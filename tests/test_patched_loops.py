@@ -6,6 +6,7 @@ original with the loop as `self`, and has to be called and to change nothing.
 
 import asyncio
 import socket
+import tempfile
 import threading
 import time
 from unittest import mock
@@ -126,6 +127,31 @@ async def connections():
     await server.wait_closed()
 
 
+async def files():
+    """A file over a connection, and a file over a socket."""
+    loop = asyncio.get_running_loop()
+
+    async def serve(reader, writer):
+        with tempfile.TemporaryFile() as file:
+            file.write(b"x" * 100_000)
+            file.seek(0)
+            assert await loop.sendfile(writer.transport, file) == 100_000
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+    assert len(await reader.read()) == 100_000
+    writer.close()
+    await writer.wait_closed()
+    server.close()
+    await server.wait_closed()
+    near, far = connected()
+    with near, far, tempfile.TemporaryFile() as file:
+        file.write(b"x" * 100)
+        file.seek(0)
+        assert await loop.sock_sendfile(near, file) == 100
+
+
 async def jobs():
     assert await asyncio.to_thread(int, "7") == 7
     loop = asyncio.get_running_loop()
@@ -145,6 +171,7 @@ METHODS = {
         *("_make_socket_transport", "_start_serving", "_accept_connection", "_accept_connection2", "_add_reader"),
         *("_remove_reader", "call_soon", "create_future", "create_connection", "_ensure_fd_no_transport"),
     ],
+    files: ["sendfile", "sock_sendfile", "_sendfile_native", "_sock_sendfile_native", "_make_socket_transport"],
     jobs: ["run_in_executor", "getaddrinfo", "call_soon_threadsafe", "_write_to_self", "_check_default_executor"],
 }
 
@@ -283,6 +310,29 @@ def test_the_transports_of_a_patched_loop_schedule_their_callbacks_by_it(run, mo
 
     run(main())
     assert made[0].connection_made in [callback for callback, *_ in calls]
+
+
+@pytest.mark.parametrize("name", ["call_soon", "_make_socket_transport", "_make_ssl_transport", "create_future"])
+def test_tls_works_on_a_patched_loop(run, monkeypatch, tls, name):
+    calls = wrap(monkeypatch, UNIX, name)
+
+    async def main():
+        async def serve(reader, writer):
+            writer.write(await reader.readline())
+            writer.close()
+
+        server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=tls.server())
+        address = server.sockets[0].getsockname()
+        reader, writer = await asyncio.open_connection(*address, ssl=tls.client(), server_hostname="localhost")
+        writer.write(b"line\n")
+        assert await reader.read() == b"line\n"
+        writer.close()
+        server.close()
+        await server.wait_closed()
+        await asyncio.sleep(0.01)
+
+    run(main())
+    assert bool(calls) is (name != "_make_socket_transport")
 
 
 # -- handles --------------------------------------------------------------------------------------------------------

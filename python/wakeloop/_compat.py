@@ -81,7 +81,7 @@ _write_pipes = _transport(unix_events, "_UnixWritePipeTransport")
 
 #: May our loop make its own transports? One question for each kind.
 makes_streams = _core.unpatched((SelectorEventLoop, "_make_socket_transport"), *_streams)
-makes_tls = _core.unpatched((SelectorEventLoop, "_make_ssl_transport"), *_streams)
+makes_tls = _core.unpatched((SelectorEventLoop, "_make_ssl_transport", "_make_socket_transport"), *_streams)
 makes_datagrams = _core.unpatched((SelectorEventLoop, "_make_datagram_transport"), *_datagrams)
 makes_read_pipes = _core.unpatched((SelectorEventLoop, "_make_read_pipe_transport"), *_read_pipes)
 makes_write_pipes = _core.unpatched((SelectorEventLoop, "_make_write_pipe_transport"), *_write_pipes)

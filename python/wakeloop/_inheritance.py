@@ -32,8 +32,9 @@ _COOPERATIVE = frozenset({"close", "set_default_executor", "add_signal_handler",
 #: Methods of ours that call the same methods of the loop as asyncio's, where they have the same to do.
 _ALIKE = frozenset({"run_forever", "_run_once", "_make_self_pipe", "_close_self_pipe"})
 
-#: Methods that native code calls as Python code does, or about which it asks. (`close` is a method of sockets, too.)
-_ASKED = frozenset({"time", "call_at", "close", "call_exception_handler", "default_exception_handler"})
+#: Methods that native code calls as Python code does, or about which it asks. (Sockets have a `close` too, and `os` a
+#: `sendfile`.)
+_ASKED = frozenset({"time", "call_at", "close", "sendfile", "call_exception_handler", "default_exception_handler"})
 
 #: Stand for the methods of asyncio's handles, and for `Handle._run`, which native handles call.
 _HANDLES, _RUN = "Handle", "Handle._run"
@@ -52,6 +53,10 @@ _CONSEQUENCES: dict[str, set[str]] = {
         for name, methods in TRANSPORTS.items()
     },
 }
+# asyncio's `_sendfile_native` takes the socket of one of asyncio's transports.
+_CONSEQUENCES["_make_socket_transport"] |= {"_sendfile_native", "_sock_sendfile_native", "sock_sendfile"}
+# asyncio's TLS has the same transports. Ours works with ours only.
+_CONSEQUENCES["_make_ssl_transport"] = {"_make_socket_transport", *_CONSEQUENCES["_make_socket_transport"]}
 
 _HANDLE_CHECKS: dict[str, Callable[[], bool]] = {_HANDLES: makes_handles, _RUN: runs_without_handles}
 

@@ -195,6 +195,9 @@ class EventLoop(LoopState):
         if _watchdog.unasked:
             _watchdog.start_if_asked()
         if not _stepping.has_own_turn(self, _turns):
+            if self._timer_list is not None:
+                # Timers may have been put into `_scheduled` before the run.
+                self._wait()
             self._run()
             return
         while True:
@@ -608,7 +611,8 @@ class EventLoop(LoopState):
         timers: _stepping.ScheduledView = self._timer_list
         if sys._getframe(1).f_code is not _PUSHES:
             timers.refresh(self)
-        self._adopt_timers_soon()
+        if self._thread_id in (None, threading.get_ident()):
+            self._adopt_timers_soon()
         return timers
 
     @_scheduled.setter
