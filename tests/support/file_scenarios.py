@@ -290,8 +290,12 @@ class Place:
         self.path, self.feeding = None, None
         if scenario.special == "pipe":
             self.target, writer = os.pipe()
-            self.feeding = threading.Thread(target=self.feed, args=(writer, scenario.content))
+            # What a read without a buffer gives is what there is, so all of it must be there.
+            step = 3001 if scenario.options["buffering"] else 60_000
+            self.feeding = threading.Thread(target=self.feed, args=(writer, scenario.content, step))
             self.feeding.start()
+            if step == 60_000:
+                self.feeding.join()
         elif scenario.special:
             self.target = scenario.special
         else:
@@ -300,10 +304,10 @@ class Place:
                 self.path.write_bytes(scenario.content)
 
     @staticmethod
-    def feed(writer, content):
+    def feed(writer, content, step):
         try:
-            for start in range(0, len(content), 3001):
-                os.write(writer, content[start : start + 3001])
+            for start in range(0, len(content), step):
+                os.write(writer, content[start : start + step])
         except BrokenPipeError:
             pass
         finally:
