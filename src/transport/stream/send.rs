@@ -298,6 +298,10 @@ pub(crate) fn writelines(this: This<'_, Stream>, list: Borrowed<'_>) -> Result<(
     if let Err(raised) = audit_pieces(this) {
         return Ok(fatal_error(this, raised, WRITE_FAILED)?);
     }
+    if this.base.life.is_lost() {
+        // An audit hook has closed the transport.
+        return Ok(());
+    }
     let departure = departure(this)?;
     this.writing.buffer.reserve(pieces.len())?;
     pieces.into_iter().try_for_each(|piece| this.writing.buffer.push(piece, 0))?;
@@ -354,6 +358,8 @@ pub(super) fn flush_blocked(this: This<'_, Stream>, core: &Core) -> Result<(), F
         return Ok(());
     }
     let sent = match audit_pieces(this) {
+        // An audit hook has closed the transport.
+        Ok(()) if this.base.life.is_lost() => return Ok(()),
         Ok(()) => send_pending(this, Kind::Flush),
         Err(raised) => {
             this.drop_unsent();
