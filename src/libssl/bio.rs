@@ -20,6 +20,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::buffers::Buffers;
 use super::library::{Bio, BioMethod, CTRL_PENDING, FUNCTIONS, Functions, Library, Ssl};
+use crate::memory;
 
 const SOURCE_SINK: c_int = 0x0400;
 const FLAGS_READ: c_int = 0x01;
@@ -153,6 +154,11 @@ impl RecordPosition {
     }
 }
 
+/// Up to this size, output needs no check: a program cannot choose how many connections have so much.
+const SMALL_OUTPUT: usize = 256 * 1024;
+/// At least what a record is longer than its plaintext.
+const RECORD_OVERHEAD: usize = 512;
+
 /// Empties a vector, and frees its memory if it is large.
 fn release(vector: &mut Vec<u8>) {
     if vector.capacity() > MAX_IDLE_CAPACITY {
@@ -232,6 +238,18 @@ impl Io {
     #[inline(always)]
     pub(crate) fn output_size(&self) -> usize {
         self.unsent.load(Ordering::Relaxed)
+    }
+
+    /// Makes room for the records of so many bytes of plaintext, which OpenSSL writes without a way to fail.
+    ///
+    /// # Errors
+    /// `OutOfMemory`.
+    pub(crate) fn reserve_output(&self, size: usize) -> std::io::Result<()> {
+        if self.output_size() + size <= SMALL_OUTPUT {
+            return Ok(());
+        }
+        // A record holds 16 KiB of plaintext.
+        memory::grow(&mut self.state().output, size + (size / (16 * 1024) + 1) * RECORD_OVERHEAD)
     }
 
     /// Makes `vector` the output, and returns the previous output vector. With `connection_active`, the previous bytes

@@ -15,6 +15,7 @@ use pyo3::ffi;
 
 use super::watched_fd::{Direction, WatchedFd};
 use crate::capi::{Fatal, Ref, shared};
+use crate::memory;
 use crate::reactor::{Readiness, Token};
 
 const _: () = assert!(size_of::<usize>() == 8, "a token packs two 32-bit numbers into one word");
@@ -150,6 +151,9 @@ impl<C> FdTable<C> {
             if unsafe { libc::fcntl(fd, libc::F_GETFD) } < 0 {
                 return Err(io::Error::last_os_error());
             }
+            // The program chooses the number, with dup2().
+            let more = index + 1 - entries.len();
+            memory::grow(&mut *entries, more)?;
             entries.resize_with(index + 1, || Entry { generation: 0, kind: Kind::Free });
         }
         let entry = &mut entries[index];

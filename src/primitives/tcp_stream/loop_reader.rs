@@ -20,6 +20,7 @@ use crate::bridge::loop_handle::LoopHandle;
 use crate::bridge::waiter::Waiter;
 use crate::capi::class::ClassSpec;
 use crate::capi::collector::{Traverse, Visitor};
+use crate::capi::error::raise_io;
 use crate::capi::methods::TypeSlot;
 use crate::capi::native::{self, Dealloc, native_class};
 use crate::capi::{Fatal, Raised, Ref, Slot, This};
@@ -29,6 +30,7 @@ use crate::event_loop::core::loop_ref::LoopRef;
 use crate::event_loop::event_loop::EventLoop;
 use crate::event_loop::source::Source;
 use crate::framing::{ReadRequest, TooLong};
+use crate::memory::is_out_of_memory;
 use crate::reactor::{Interest, Readiness};
 use crate::runtime::net::{ReadProgress, Received};
 
@@ -117,9 +119,9 @@ impl LoopReader {
         }
         let mut drained = self.drained.get() && self.event_loop.get().is_some();
         loop {
-            match owned(received.take(request))? {
+            match received.try_take(request, owned)? {
                 ReadProgress::Pending if !drained && !self.is_behind(&received) => {
-                    self.receive(&mut received, request);
+                    self.receive(&mut received, request).map_err(|error| raise_io(&error))?;
                 }
                 found => return Ok(found),
             }
@@ -137,7 +139,10 @@ impl LoopReader {
     }
 
     /// Receives once.
-    fn receive(&self, received: &mut Received, request: &ReadRequest) {
+    ///
+    /// # Errors
+    /// `OutOfMemory`. Nothing was received then.
+    fn receive(&self, received: &mut Received, request: &ReadRequest) -> io::Result<()> {
         // SAFETY: the stream's descriptor, which stays open at least until `release`, and is not closed here.
         let socket = ManuallyDrop::new(unsafe { net::TcpStream::from_raw_fd(self.fd.get()) });
         match received.receive(request, &*socket) {
@@ -155,9 +160,11 @@ impl LoopReader {
                     self.streak.set(0);
                 }
                 io::ErrorKind::Interrupted => {}
+                _ if is_out_of_memory(&error) => return Err(error),
                 _ => received.fail(&error),
             },
         }
+        Ok(())
     }
 
     /// Notes that the socket was used, so that the loop polls in its next turn: a peer on the same loop may be ready
@@ -235,7 +242,10 @@ impl LoopReader {
                 return None;
             }
             let before = received.len();
-            self.receive(&mut received, &request);
+            if self.receive(&mut received, &request).is_err() {
+                // The read that waits tries again, and raises the error.
+                break;
+            }
             core.spins.note_bytes(received.len() - before);
         }
         self.future.take()

@@ -182,10 +182,10 @@ impl TcpStream {
         if begin {
             reader.begin();
         }
-        match owned(reader.take(request))? {
+        match reader.try_take(request, owned)? {
             ReadProgress::Pending if !reader.is_started() => {
                 reader.start(&runtime::handle().map_err(|error| raise_io(&error))?);
-                owned(reader.take(request))
+                reader.try_take(request, owned)
             }
             found => Ok(found),
         }

@@ -136,7 +136,7 @@ impl<R: ReadBytes + Sync> BufReader<R> {
                     ReadProgress::Pending => unreachable!("something was found"),
                 };
             }
-            let got = self.from.read(self.received.room(request)).await?;
+            let got = self.from.read(self.received.room(request)?).await?;
             self.received.came(got);
         }
     }

@@ -17,6 +17,7 @@ use super::TcpStream;
 use super::read_buffer::LARGE;
 use super::received::{ReadProgress, Received};
 use crate::framing::{ReadRequest, TooLong};
+use crate::memory::{is_out_of_memory, out_of_memory};
 use crate::runtime::driver::note_received;
 use crate::runtime::sync::Notify;
 use crate::runtime::{AbortHandle, Handle, unpoisoned, wakers};
@@ -27,6 +28,16 @@ pub struct ReadAhead {
     shared: Arc<Shared>,
     front: Received,
     task: Option<AbortHandle>,
+}
+
+/// What the consumer has taken from the task.
+enum Swapped {
+    /// Bytes, after which the task had no memory for more if they are `short`.
+    Bytes {
+        short: bool,
+    },
+    End,
+    Nothing,
 }
 
 /// The state that the task and the consumer share.
@@ -47,6 +58,8 @@ struct Back {
     waiting: Option<(ReadRequest, Waker)>,
     /// The task waits for room before it reads on.
     full: bool,
+    /// There was no memory for more. Whoever wants more is told so, once, and the task tries again when they ask again.
+    short: bool,
 }
 
 impl ReadAhead {
@@ -55,7 +68,8 @@ impl ReadAhead {
     pub fn new(stream: Arc<TcpStream>, received: Received) -> ReadAhead {
         let limit = received.limit();
         let high = limit.saturating_mul(2).max(LARGE);
-        let back = Back { received: Received::new(limit), lines: false, waiting: None, full: false };
+        let back =
+            Back { received: Received::new(limit), lines: false, waiting: None, full: false, short: false };
         let shared = Shared { stream, back: Mutex::new(back), room: Notify::new(), high };
         ReadAhead { shared: Arc::new(shared), front: received, task: None }
     }
@@ -76,13 +90,24 @@ impl ReadAhead {
         self.front.begin();
     }
 
-    /// Returns the item, if it is here. Never blocks for longer than a system call of the task.
-    pub fn take(&mut self, request: &ReadRequest) -> ReadProgress<&[u8]> {
-        let mut found = self.front.find(request);
-        while self.front.is_pending(found) && self.swap() {
-            found = self.front.find(request);
+    /// Passes the item to `keep`, if it is here. If `keep` fails, nothing was taken. Never blocks for longer than a system
+    /// call of the task.
+    pub fn try_take<T, E>(
+        &mut self,
+        request: &ReadRequest,
+        keep: impl FnOnce(ReadProgress<&[u8]>) -> Result<T, E>,
+    ) -> Result<T, E> {
+        while !self.front.has(request) {
+            match self.swap() {
+                Ok(Swapped::Bytes { short: true }) if !self.front.has(request) => {
+                    return keep(ReadProgress::Failed(out_of_memory()));
+                }
+                Ok(Swapped::Bytes { .. } | Swapped::End) => {}
+                Ok(Swapped::Nothing) => break,
+                Err(error) => return keep(ReadProgress::Failed(error)),
+            }
         }
-        self.front.take_found(found)
+        self.front.try_take(request, keep)
     }
 
     /// Whether the consumer has found the end of the stream; see [`Received::at_eof`].
@@ -95,27 +120,34 @@ impl ReadAhead {
         self.front.discard(line);
     }
 
-    /// Takes what the task has received, or the end of the stream. Returns false if there is neither.
-    fn swap(&mut self) -> bool {
+    /// Takes what the task has received, or the end of the stream.
+    ///
+    /// # Errors
+    /// `OutOfMemory`. All bytes stay where they are.
+    fn swap(&mut self) -> io::Result<Swapped> {
         let mut back = self.shared.lock();
+        let short = std::mem::take(&mut back.short);
         if back.received.is_empty() {
+            if short {
+                return Err(out_of_memory());
+            }
             self.front.end = back.received.end;
-            return self.front.end.is_some();
+            return Ok(if self.front.end.is_some() { Swapped::End } else { Swapped::Nothing });
         }
-        back.received.buffer.prepend(&mut self.front.buffer);
+        back.received.buffer.prepend(&mut self.front.buffer)?;
         std::mem::swap(&mut back.received.buffer, &mut self.front.buffer);
         if std::mem::take(&mut back.full) {
             drop(back);
             self.shared.room.notify_one();
         }
-        true
+        Ok(Swapped::Bytes { short })
     }
 
     /// Call this after [`ReadProgress::Pending`]: `waker` is woken once `take` has another result. Returns false if it
     /// has one already.
     pub fn wait(&mut self, request: &ReadRequest, waker: Waker) -> bool {
         let mut back = self.shared.lock();
-        if !back.received.is_empty() || back.received.end.is_some() {
+        if !back.received.is_empty() || back.received.end.is_some() || back.short {
             return false;
         }
         // While a consumer waits, everything is in `back`, in one piece.
@@ -163,7 +195,12 @@ impl Back {
             self.full = true;
             return Ok((false, false, None));
         }
-        let (got, short) = self.received.fill(if awaited > high { awaited } else { 0 }, source)?;
+        let filled = self.received.fill(if awaited > high { awaited } else { 0 }, source);
+        if filled.as_ref().is_err_and(is_out_of_memory) {
+            (self.full, self.short) = (true, true);
+            return Ok((false, false, self.waiting.take().map(|(_, waker)| waker)));
+        }
+        let (got, short) = filled?;
         note_received(got);
         if self.lines && got > 0 {
             self.received.buffer.index_lines();

@@ -2,6 +2,8 @@
 
 use std::io::{self, Read};
 
+use crate::memory::{grow, zeroed};
+
 /// The first size of a buffer. It is small, so that 10,000 idle connections cost little.
 const SMALL: usize = 4 * 1024;
 /// The size up to which a buffer grows, unless one item needs more.
@@ -46,19 +48,32 @@ impl ReadBuffer {
         &self.data[from..self.start]
     }
 
+    /// Where the bytes begin, for [`ReadBuffer::put_back`].
+    pub(super) fn start(&self) -> usize {
+        self.start
+    }
+
+    /// Undoes what was taken since the bytes began at `start`. Nothing else may have happened meanwhile.
+    pub(super) fn put_back(&mut self, start: usize) {
+        self.start = start;
+    }
+
     /// Reads once into the room behind the bytes. Returns how many bytes came, and whether the source is
     /// exhausted.
     pub(super) fn fill(&mut self, mut source: impl Read, total: usize) -> io::Result<(usize, bool)> {
-        let room = self.room(total);
+        let room = self.room(total)?;
         let (wanted, got) = (room.len(), source.read(room)?);
         self.came(got);
         Ok((got, got < wanted))
     }
 
     /// Returns the room to read into, as `fill` does. Report the result with [`ReadBuffer::came`].
-    pub(super) fn room(&mut self, total: usize) -> &mut [u8] {
-        self.make_room(total);
-        &mut self.data[self.end..]
+    ///
+    /// # Errors
+    /// `OutOfMemory`; nothing has changed then.
+    pub(super) fn room(&mut self, total: usize) -> io::Result<&mut [u8]> {
+        self.make_room(total)?;
+        Ok(&mut self.data[self.end..])
     }
 
     pub(super) fn came(&mut self, got: usize) {
@@ -69,7 +84,7 @@ impl ReadBuffer {
 
     /// Makes room for at least one more byte, and later for `total` in all. The buffer grows with the received
     /// bytes, so an announced length alone costs no memory.
-    fn make_room(&mut self, total: usize) {
+    fn make_room(&mut self, total: usize) -> io::Result<()> {
         if self.is_empty() {
             self.rewind();
         }
@@ -83,20 +98,22 @@ impl ReadBuffer {
             wanted = wanted.max(total + SMALL);
         }
         if wanted > capacity {
-            self.reallocate(wanted);
+            self.reallocate(wanted)?;
         } else if capacity - self.end < capacity / 4 {
             let start = headroom(capacity);
             self.data.copy_within(self.start..self.end, start);
             self.moved(start);
         }
+        Ok(())
     }
 
-    fn reallocate(&mut self, capacity: usize) {
+    fn reallocate(&mut self, capacity: usize) -> io::Result<()> {
         let start = headroom(capacity);
-        let mut data = vec![0; capacity];
+        let mut data = zeroed(capacity)?;
         data[start..start + self.len()].copy_from_slice(self.bytes());
         self.data = data;
         self.moved(start);
+        Ok(())
     }
 
     /// The bytes were moved to `start`.
@@ -124,9 +141,12 @@ impl ReadBuffer {
     }
 
     /// Puts the rest of `earlier` in front, and leaves `earlier` empty.
-    pub(super) fn prepend(&mut self, earlier: &mut ReadBuffer) {
+    ///
+    /// # Errors
+    /// `OutOfMemory`; nothing has changed then.
+    pub(super) fn prepend(&mut self, earlier: &mut ReadBuffer) -> io::Result<()> {
         if earlier.is_empty() {
-            return;
+            return Ok(());
         }
         if self.is_empty() {
             std::mem::swap(self, earlier);
@@ -140,7 +160,7 @@ impl ReadBuffer {
             let total = earlier.len() + self.len();
             earlier.forget_lines();
             if earlier.start + total > earlier.data.len() {
-                earlier.reallocate((total + SMALL).next_power_of_two());
+                earlier.reallocate((total + SMALL).next_power_of_two())?;
             }
             let end = earlier.end + self.len();
             earlier.data[earlier.end..end].copy_from_slice(self.bytes());
@@ -148,6 +168,7 @@ impl ReadBuffer {
             std::mem::swap(self, earlier);
         }
         earlier.rewind();
+        Ok(())
     }
 
     /// Drops the line index, because it is no longer complete.
@@ -161,8 +182,10 @@ impl ReadBuffer {
         let mut from = self.indexed.max(self.start);
         while let Some(at) = crate::framing::position(&self.data[from..self.end], b"\n") {
             from += at + 1;
-            // Buffers of more than 4 GiB have no index.
-            let Ok(end) = u32::try_from(from) else { return self.forget_lines() };
+            // Buffers of more than 4 GiB have no index, nor have those whose index finds no memory.
+            let (Ok(end), Ok(())) = (u32::try_from(from), grow(&mut self.ends, 1)) else {
+                return self.forget_lines();
+            };
             self.ends.push(end);
         }
         self.indexed = self.end;
@@ -271,7 +294,7 @@ mod tests {
                         let mut later = ReadBuffer::default();
                         fill(&mut later, &data, index);
                         model.extend(data);
-                        later.prepend(&mut buffer);
+                        later.prepend(&mut buffer).unwrap();
                         prop_assert!(buffer.is_empty());
                         buffer = later;
                     }

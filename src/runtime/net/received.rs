@@ -86,6 +86,21 @@ impl Received {
         self.take_found(found)
     }
 
+    /// As [`Received::take`], for a caller that may fail to keep what was taken: then nothing was taken.
+    pub fn try_take<T, E>(
+        &mut self,
+        request: &ReadRequest,
+        keep: impl FnOnce(ReadProgress<&[u8]>) -> Result<T, E>,
+    ) -> Result<T, E> {
+        let (start, searched) = (self.buffer.start(), self.searched);
+        let kept = keep(self.take(request));
+        if kept.is_err() {
+            self.buffer.put_back(start);
+            self.searched = searched;
+        }
+        kept
+    }
+
     /// Whether `take` would return anything but [`ReadProgress::Pending`].
     pub fn has(&mut self, request: &ReadRequest) -> bool {
         let found = self.find(request);
@@ -116,7 +131,10 @@ impl Received {
     }
 
     /// Returns the room to receive into. Report the result with [`Received::came`].
-    pub(super) fn room(&mut self, request: &ReadRequest) -> &mut [u8] {
+    ///
+    /// # Errors
+    /// `OutOfMemory`; nothing has changed then.
+    pub(super) fn room(&mut self, request: &ReadRequest) -> io::Result<&mut [u8]> {
         let total = self.total(request);
         self.buffer.room(total)
     }

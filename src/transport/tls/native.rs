@@ -7,6 +7,7 @@ use pyo3::prelude::*;
 use super::records::{End, RECORD, Room, Wrote, wrote};
 use super::ssl_module::is_again;
 use crate::capi::buffer::bytes_from;
+use crate::capi::error::raise_io;
 use crate::capi::{Fallible, Raised, Ref, Slot};
 use crate::libssl::{Io, Library, Outcome, Ssl};
 
@@ -76,6 +77,7 @@ impl Native {
 
     /// Encrypts `data` into the output.
     pub(super) fn encrypt(&self, data: &[u8]) -> Result<Wrote, Raised> {
+        self.io.reserve_output(data.len()).map_err(|error| raise_io(&error))?;
         self.library.clear_errors();
         // SAFETY: `raw` owns the SSL, and no other thread uses it; see `decrypt`.
         match self.io.call_openssl(|| unsafe { self.library.write(self.ssl, data) }) {
