@@ -386,6 +386,8 @@ impl Timers {
         for (_, entry) in queue.heap.drain() {
             ready.extend(entry.fire());
         }
+        queue.promised = NEVER;
+        self.next.store(NEVER, Relaxed);
     }
 
     /// How many timers wait.
@@ -426,6 +428,31 @@ mod tests {
         }
         assert_eq!(ended, 1);
         assert!(arm_and_cancel(&timers, start + Duration::from_secs(1)), "an earlier one is waited for");
+    }
+
+    #[test]
+    fn nothing_is_due_after_the_end() {
+        let timers = Timers::new(None);
+        let (due, later) = (pin!(TimerEntry::new()), pin!(TimerEntry::new()));
+        let start = Instant::now();
+        // SAFETY: both are fired below.
+        let armed = unsafe {
+            [
+                timers.arm(due.as_ref(), start, Waker::noop()),
+                timers.arm(later.as_ref(), start + Duration::from_secs(60), Waker::noop()),
+            ]
+        };
+        assert!(armed.iter().all(|armed| *armed != Armed::Closed));
+        assert!(timers.has_due());
+        let mut ready = Vec::new();
+        timers.close(&mut ready);
+        assert_eq!(ready.len(), 2);
+        assert!(due.has_fired() && later.has_fired() && !timers.has_due());
+        assert_eq!(timers.begin_wait(), Wait::Forever);
+        let refused = pin!(TimerEntry::new());
+        // SAFETY: a closed heap takes no entry.
+        let armed = unsafe { timers.arm(refused.as_ref(), start, Waker::noop()) };
+        assert!(armed == Armed::Closed && !refused.is_armed() && !timers.has_due());
     }
 
     #[test]

@@ -155,9 +155,11 @@ impl ReadAhead {
         self.front.buffer.shrink(back.received.len());
         back.received.searched = self.front.searched;
         back.lines = matches!(request, ReadRequest::Line);
-        back.waiting = Some((request.clone(), waker));
+        // Not dropped under the lock: dropping a waker may run foreign code.
+        let replaced = back.waiting.replace((request.clone(), waker));
         let resume = std::mem::take(&mut back.full);
         drop(back);
+        drop(replaced);
         if resume {
             self.shared.room.notify_one();
         }
@@ -238,5 +240,57 @@ async fn read_on(shared: Arc<Shared>) {
                 return;
             }
         }
+    }
+}
+
+#[cfg(all(test, not(any(wakeloop_loom, wakeloop_shuttle))))]
+mod tests {
+    use std::io::Write;
+    use std::net;
+    use std::sync::mpsc;
+    use std::task::Wake;
+    use std::time::{Duration, Instant};
+
+    use super::*;
+    use crate::runtime::Builder;
+
+    /// Calls a function when the last waker is dropped.
+    struct OnDrop(Box<dyn Fn() + Send + Sync>);
+
+    impl Wake for OnDrop {
+        fn wake(self: Arc<Self>) {}
+    }
+
+    impl Drop for OnDrop {
+        fn drop(&mut self) {
+            (self.0)();
+        }
+    }
+
+    #[test]
+    fn a_waker_that_is_replaced_is_not_dropped_under_the_lock_that_the_task_needs() {
+        let listener = net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let peer = net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (own, _) = listener.accept().unwrap();
+        own.set_nonblocking(true).unwrap();
+        let seen = own.try_clone().unwrap();
+        let rt = Builder::new().worker_threads(1).build().unwrap();
+        let stream = rt.block_on(async { TcpStream::from_std(own).unwrap() });
+        let mut ahead = ReadAhead::new(Arc::new(stream), Received::new(1 << 16));
+        ahead.start(&rt.handle());
+        let (told, result) = mpsc::channel();
+        let hook = move || {
+            (&peer).write_all(b"x").unwrap();
+            let end = Instant::now() + Duration::from_secs(5);
+            // The task receives the byte, for which it needs the lock.
+            while seen.peek(&mut [0]).is_ok() && Instant::now() < end {
+                std::thread::yield_now();
+            }
+            told.send(seen.peek(&mut [0]).is_err()).unwrap();
+        };
+        let request = ReadRequest::Exact(2);
+        assert!(ahead.wait(&request, Waker::from(Arc::new(OnDrop(Box::new(hook))))));
+        ahead.wait(&request, Waker::noop().clone());
+        assert!(result.recv().unwrap(), "the waker was dropped under the lock");
     }
 }

@@ -82,6 +82,9 @@ impl<T> Sender<T> {
         let mut value = Some(value);
         let mut place = Place { channel: &self.channel, key: None };
         poll_fn(move |cx| {
+            // The closure takes the whole place, which leaves the line when it is dropped. A mere use of `place.key`
+            // would give it a copy of that field, because the type of the field is `Copy`.
+            let place = &mut place;
             coop::spend(cx, |cx| {
                 let mut state = self.channel.lock();
                 if let Some(key) = place.key {

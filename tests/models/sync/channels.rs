@@ -83,3 +83,21 @@ fn waiting_senders_are_woken_when_the_receiver_is_dropped() {
         assert_eq!(std::sync::Arc::strong_count(&value), 1);
     });
 }
+
+/// A sender that waits for room goes at any moment: the room is the next one's.
+#[test]
+fn a_sender_that_goes_leaves_its_room_to_the_next() {
+    check(|| {
+        let (sender, mut receiver) = mpsc::bounded(1);
+        sender.try_send(0).unwrap();
+        let going = sender.clone();
+        let mut sending = Box::pin(async move { going.send(1).await });
+        let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+        assert!(std::future::Future::poll(sending.as_mut(), &mut context).is_pending());
+        let leaving = thread::spawn(move || drop(sending));
+        let next = thread::spawn(move || block_on(sender.send(2)).unwrap());
+        assert_eq!(block_on(async { (receiver.recv().await, receiver.recv().await) }), (Some(0), Some(2)));
+        leaving.join().unwrap();
+        next.join().unwrap();
+    });
+}
