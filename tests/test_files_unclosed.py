@@ -11,7 +11,7 @@ pytestmark = [pytest.mark.native, pytest.mark.usefixtures("runtime")]
 wakeloop = pytest.importorskip("wakeloop", reason="files are wakeloop's; the control group has none")
 
 PRELUDE = """
-    import gc, os, signal, sys, threading, warnings
+    import os, signal, sys, threading, warnings
     warnings.simplefilter("ignore")
     import wakeloop
 
@@ -63,15 +63,6 @@ PROGRAMS = {
             file = await kept(900_000)
             del file
             print("freed, there are", len(os.read(reader, 900_000)))
-    """,
-    "freed in a cycle": """
-        async def main():
-            cycle = [await kept(8000)]
-            cycle.append(cycle)
-            fill()
-            del cycle
-            gc.collect()
-            print("freed")
     """,
     "freed while a thread reads": """
         async def main():
