@@ -1,6 +1,7 @@
 """`loop.sendfile` and `loop.sock_sendfile`."""
 
 import asyncio
+import asyncio.trsock
 import contextlib
 import io
 import os
@@ -49,6 +50,35 @@ async def closed(*protocols):
         protocol.transport.abort()
     for protocol in protocols:
         await protocol.lost
+
+
+class Slotted:
+    """A socket of a program's own class, whose instances cannot be referred to weakly."""
+
+    __slots__ = ("sock",)
+
+    def __init__(self, sock):
+        self.sock = sock
+
+    def __getattr__(self, name):
+        return getattr(self.sock, name)
+
+
+@pytest.mark.parametrize("kind", [Slotted, asyncio.trsock.TransportSocket])
+def test_sock_sendfile_takes_a_socket_without_weak_references(run, file, content, kind):
+    async def main():
+        loop = asyncio.get_running_loop()
+        with socketpair() as (ours, theirs):
+            sending = asyncio.create_task(loop.sock_sendfile(kind(ours), file))
+            received = bytearray()
+            while len(received) < SIZE:
+                received += await loop.sock_recv(theirs, 1_000_000)
+            assert await sending == SIZE and received == content
+            # The descriptor is free for other uses.
+            await loop.sock_sendall(ours, b"more")
+            assert await loop.sock_recv(theirs, 10) == b"more"
+
+    run(main())
 
 
 @pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_UNIX])

@@ -176,11 +176,13 @@ pub(crate) fn wait(
     }
     let known = core.fds.watched(fd).is_some_and(|watched| watched.has_edge_of(socket));
     // Made first, because on 3.11 creating an object can run the garbage collector, which can change the record.
-    let owner = if known { None } else { Some(weak_reference(socket)?) };
+    let owner = if known { None } else { weak_reference(socket)? };
     let watched = record(core, fd)?;
     let old = core.fds.set_waiter(&watched, direction, Some(waiter));
     let level = matches!(watched.registration.get(), Registration::Level(_));
-    let outcome = if watched.has_handle() || core.is_polling() || level {
+    // An edge counts for the socket that it was registered for, to which the record refers weakly.
+    let keeps_edge = known || owner.is_some();
+    let outcome = if watched.has_handle() || core.is_polling() || level || !keeps_edge {
         update(core, fd).map_err(|error| raise_io(&error))
     } else {
         keep_edge(core, fd, &watched, owner)
@@ -203,9 +205,15 @@ fn used_by_transport(core: &Core, socket: &Ref) -> Raised {
     Raised
 }
 
-fn weak_reference(object: &Ref) -> Result<Ref, Raised> {
-    // SAFETY: a live object. If its class does not support weak references, the call raises.
-    unsafe { Ref::from_owned(ffi::PyWeakref_NewRef(object.as_ptr(), std::ptr::null_mut())) }.ok_or(Raised)
+/// A weak reference, or `None` for an object of a program's own class that has none.
+fn weak_reference(object: &Ref) -> Result<Option<Ref>, Raised> {
+    // SAFETY: a live object, whose class supports weak references if it has a place for them.
+    unsafe {
+        if (*object.kind()).tp_weaklistoffset == 0 {
+            return Ok(None);
+        }
+        Ref::from_owned(ffi::PyWeakref_NewRef(object.as_ptr(), std::ptr::null_mut())).map(Some).ok_or(Raised)
+    }
 }
 
 /// Registers `fd` edge-triggered for the socket to which `owner` refers. `None` means that this was done before.
