@@ -95,20 +95,19 @@ TRANSPORTS = {
 }
 
 #: May our loop make its own handles? `Handle._run` may be patched: native handles call it then.
-makes_handles = _core.unpatched(
-    *(
-        part
-        for name in ("Handle", "TimerHandle", "_ThreadSafeHandle")
-        if hasattr(events, name)
-        for part in (
-            (events, name),
-            (getattr(events, name), *(each for each in _functions(getattr(events, name)) if each != "_run")),
-        )
-    )
+_handles = tuple(
+    part
+    for kind in (getattr(events, name, None) for name in ("Handle", "TimerHandle", "_ThreadSafeHandle"))
+    if kind is not None
+    for part in ((events, kind.__name__), (kind, *(name for name in _functions(kind) if name != "_run")))
 )
+makes_handles = _core.unpatched(*_handles)
 
 #: May our transports call their protocols without a handle?
 runs_without_handles = _core.unpatched((events.Handle, "_run"))
+
+#: What the two questions above are about.
+HANDLES = (*_handles, (events.Handle, "_run"))
 
 #: May our loop make and accept sockets without the socket module?
 makes_sockets = _core.unpatched(

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from . import _core
-from ._compat import TRANSPORTS, makes_handles, names_within, runs_without_handles
+from ._compat import HANDLES, TRANSPORTS, makes_handles, names_within, runs_without_handles
 from ._inherited import SelectorEventLoop
 from ._state import LoopState
 
@@ -98,7 +98,8 @@ class Inheritance:
         }
         self._own = {name: vars(kind).get(name, _MISSING) for name in self._natives}
         self._calls = {name: self._called_by(name) for name in self._natives.keys() - _ALIKE}
-        self._is_unpatched = _core.unpatched((kind, *self._originals))
+        #: May a loop of exactly this class skip the look?
+        self.is_plain = _core.unpatched((kind, *self._originals), *HANDLES)
         #: What this has put on the class and on its subclasses.
         self._put: weakref.WeakKeyDictionary[type, dict[str, Any]] = weakref.WeakKeyDictionary({kind: {}})
 
@@ -117,8 +118,6 @@ class Inheritance:
         """Looks for patches. Returns whether some methods of this class of loops are now others than before."""
         ours = self._kind
         handles = {name for name, unpatched in _HANDLE_CHECKS.items() if not unpatched()}
-        if kind is ours and not self._put[ours] and not handles and self._is_unpatched():
-            return False
         patched = handles | {name for name in self._originals if self._is_patched(name)}
         affected = self._affected(patched, self._replaced(ours, (ours,)))
         is_changed = self._set(ours, affected)
@@ -174,15 +173,22 @@ class Inheritance:
 _covered: list[Inheritance] = []
 
 
-def cover(kind: type) -> None:
-    """Lets a class of loops, and its subclasses, inherit patches from now on."""
-    _covered.append(Inheritance(kind))
+def cover(kind: type) -> Callable[[], bool]:
+    """Lets a class of loops, and its subclasses, inherit patches from now on.
+
+    Returns the question whether a loop of exactly this class has nothing to inherit, and nothing to give back.
+    """
+    inheritance = Inheritance(kind)
+    _covered.append(inheritance)
+    return inheritance.is_plain
 
 
 def inherit(loop: LoopState) -> type | None:
     """Looks for patches. Returns the covered class if some methods of the loop's class are now others than before."""
     kind = type(loop)
     for inheritance in _covered:
+        if kind is inheritance._kind and inheritance.is_plain():
+            return None
         if issubclass(kind, inheritance._kind) and inheritance.look(kind):
             return inheritance._kind
     return None

@@ -34,6 +34,8 @@ class LoopState(_core.EventLoop, SelectorEventLoop):
     _pidfds: set[int]
     _child_threads: Any
     _wakeup: Loan | None
+    #: Something was patched when the loop looked for that last.
+    _was_patched: bool
     #: The list that `_scheduled` returns.
     _timer_list: Any
     #: The last slow turns: when each ended, how long it took in seconds, and its name.
@@ -46,6 +48,6 @@ class LoopState(_core.EventLoop, SelectorEventLoop):
         self._default_executor = self._executor_shutdown_called = None
         self._transports, self._signal_handlers, self._internal_fds = (), {}, 0
         self._pidfds, self._child_threads, self._wakeup = set(), None, None
-        self._executor_is_users, self._timer_list = False, None
+        self._executor_is_users, self._timer_list, self._was_patched = False, None, False
         self._slow_turns = collections.deque(maxlen=16)
         return self

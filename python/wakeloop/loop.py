@@ -83,6 +83,7 @@ _NAMES = (
     "_wake_reader",
     "_wake_writer",
     "_wakeup",
+    "_was_patched",
     "_watcher",
     "slow_callback_duration",
 )
@@ -115,7 +116,7 @@ class EventLoop(LoopState):
         gevent and eventlet have."""
         if selector is None:
             selector = _stepping.patched_selector()
-        self._look_for_patches()
+        self._inherits_patches()
         own = selector is None or _stepping.is_plain(selector)
         super().__init__(SelectorFacade(self, selector) if own else selector)
         # asyncio's constructor has logged the class of the selector.
@@ -157,7 +158,7 @@ class EventLoop(LoopState):
 
         def run_forever(self) -> None:
             """Run until stop() is called."""
-            if self._look_for_patches():
+            if self._inherits_patches():
                 EventLoop.run_forever(self)
                 return
             self._run_forever_setup()
@@ -170,7 +171,7 @@ class EventLoop(LoopState):
 
         def run_forever(self) -> None:
             """Run until stop() is called."""
-            if self._look_for_patches():
+            if self._inherits_patches():
                 EventLoop.run_forever(self)
                 return
             self._check_closed()
@@ -190,6 +191,11 @@ class EventLoop(LoopState):
                 events._set_running_loop(None)
                 self._set_coroutine_origin_tracking(False)
                 sys.set_asyncgen_hooks(*hooks)
+
+    def _inherits_patches(self) -> bool:
+        """Looks for patches, unless there are and were none. Returns whether methods of the class are others now."""
+        was_patched, self._was_patched = self._was_patched, type(self) is not EventLoop or not _is_plain()
+        return (was_patched or self._was_patched) and self._look_for_patches()
 
     def _run_turns(self) -> None:
         if _watchdog.unasked:
@@ -652,7 +658,7 @@ _accepts = _core.unpatched((EventLoop, "_accept_connection", "_accept_connection
 _runs_in_executor = _core.unpatched((EventLoop, "run_in_executor"))
 _turns = _core.unpatched((EventLoop, "_run_once", "_process_events"))
 
-_inheritance.cover(EventLoop)
+_is_plain = _inheritance.cover(EventLoop)
 
 
 def new_event_loop() -> EventLoop:
