@@ -15,7 +15,7 @@ import contextlib
 import functools
 import io
 import operator
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
 from types import TracebackType
 from typing import Any, Concatenate, NoReturn, ParamSpec, TypeVar
 
@@ -332,7 +332,6 @@ class TextFile:
             with buffer.replay(ended=False), contextlib.suppress(Missing):
                 self._io.readline(0)
         self._place, self._goes_back = buffer.place, False
-        self._set_mark()
 
     def _set_mark(self) -> None:
         # Some decoders have states that a position cannot hold. Then the mark stays where it is.
@@ -354,24 +353,32 @@ class TextFile:
 
     async def write(self, text: str, /) -> int:
         """Write text. Returns the number of characters."""
-        return await self._write(self._io.write, text)
+        return await self._write((text,))
 
     async def writelines(self, lines: Iterable[str], /) -> None:
         """Write strings, one after the other."""
-        await self._write(self._io.writelines, lines)
+        await self._write(self._checked(lines))
+
+    def _checked(self, lines: Iterable[str]) -> Iterator[str]:
+        # It checks that the file is open, and writes nothing.
+        self._io.writelines(())
+        yield from lines
 
     @_in_turn
-    async def _write(self, operation: Callable[[Any], _R], argument: object) -> _R:
-        buffer = self._buffer
+    async def _write(self, lines: Iterable[str]) -> int:
+        buffer, count = self._buffer, 0
         await self._align()
         buffer.flushes = False
         try:
-            return operation(argument)
+            for line in lines:
+                count = self._io.write(line)
+                # The wrapper has given up what it had decoded, also for an empty string.
+                buffer.is_lost = True
+            return count
         finally:
             if buffer.written:
                 data = b"".join(buffer.written)
                 buffer.written.clear()
-                buffer.is_lost = True
                 # Even if this is cancelled, all of it will be written.
                 await self._inside.write(data)
                 if buffer.flushes:
@@ -446,7 +453,9 @@ class TextFile:
             return self._io.seek(cookie, whence)
         # From here on it does not wait.
         await self._inside.seek(start + len(data))
-        self._forget_lines()
+        if not self._buffer.is_lost:
+            # What was read ahead changes how much io reads next.
+            self._catch_up()
         self._buffer.restart(start, data)
         self._restart()
         self._iterates = False
