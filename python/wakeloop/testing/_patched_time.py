@@ -96,7 +96,7 @@ def check_unpatched() -> None:
 
 def _redirect_all() -> None:
     with contextlib.ExitStack() as undo:
-        for owner, stand_ins in ((time, _OF_TIME), (datetime.datetime, _OF_DATETIME)):
+        for owner, stand_ins in ((time, _OF_TIME), (datetime.datetime, _OF_DATETIME), (datetime.date, _OF_DATE)):
             for name, stand_in in stand_ins.items():
                 function: Any = getattr(owner, name)
                 try:
@@ -252,6 +252,11 @@ def _utcnow(cls: Any) -> Any:
     return _from_timestamp.__get__(None, cls)(_wall(entry), datetime.timezone.utc).replace(tzinfo=None)
 
 
+def _today(cls: Any) -> Any:
+    # Until Python 3.14 the function calls time.time itself.
+    return NotImplemented if (entry := _entry()) is None else cls.fromtimestamp(_wall(entry))
+
+
 _OF_TIME: dict[str, Callable[..., Any]] = {
     "time": _reading(_wall),
     "time_ns": _reading(_wall, _nanos),
@@ -269,3 +274,4 @@ _OF_TIME: dict[str, Callable[..., Any]] = {
     "sleep": _sleep,
 }
 _OF_DATETIME: dict[str, Callable[..., Any]] = {"now": _now, "utcnow": _utcnow}
+_OF_DATE: dict[str, Callable[..., Any]] = {"today": _today}
