@@ -109,9 +109,13 @@ class Before:
     def left(self) -> list[str]:
         """Say which are new and still there, when the blocking pool has ended what it does: it may close a file."""
         end = time.monotonic() + _PATIENCE
-        while (found := self._new()) and _pool_is_busy() and time.monotonic() < end:
+        while True:
+            # Asked first: what it ends meanwhile may be among what is found.
+            is_busy = _pool_is_busy()
+            found = self._new()
+            if not found or not is_busy or time.monotonic() >= end:
+                return found
             time.sleep(0.001)
-        return found
 
     def _new(self) -> list[str]:
         now = _descriptors()
