@@ -102,6 +102,8 @@ impl Drop for Running<'_> {
 /// `clock` is the time at the end of the last turn if that is known, else 0; the turn replaces it.
 #[inline(always)]
 fn turn(core: &Core, clock: &mut u64) -> Result<(), Fatal> {
+    // What was queued between two steps, such as before the run.
+    core.flush_all()?;
     let now = poll_or_skip(core, mem::take(clock))?;
     if !core.io.events.is_empty() {
         run_with_events(core, now)?;
