@@ -130,7 +130,7 @@ class Inheritance:
         """Whether the program has put something else in the place of asyncio's method."""
         original, code = self._originals[name]
         found = _first(self._asyncios, name)
-        return found is not original or found.__code__ is not code
+        return found is not original or getattr(found, "__code__", None) is not code
 
     def _replaced(self, kind: type, classes: tuple[type, ...]) -> set[str]:
         """The methods that the program has put on these classes, of which `kind` is the first."""
@@ -146,9 +146,7 @@ class Inheritance:
     def _affected(self, patched: set[str], replaced: set[str]) -> set[str]:
         """Our methods that give way because of patches, but not those that the program has replaced on our classes."""
         found = patched | replaced
-        rest = True
-        while rest:
-            rest = {name for name, calls in self._calls.items() if name not in found and calls & found}
+        while rest := {name for name, calls in self._calls.items() if name not in found and calls & found}:
             found |= rest
         return (found & self._natives.keys()) - replaced
 

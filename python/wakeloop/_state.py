@@ -36,6 +36,7 @@ class LoopState(_core.EventLoop, SelectorEventLoop):
     _wakeup: Loan | None
     #: Something was patched when the loop looked for that last.
     _was_patched: bool
+    _timer_cancelled_count: int
     #: The list that `_scheduled` returns.
     _timer_list: Any
     #: The last slow turns: when each ended, how long it took in seconds, and its name.

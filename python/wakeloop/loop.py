@@ -201,9 +201,6 @@ class EventLoop(LoopState):
         if _watchdog.unasked:
             _watchdog.start_if_asked()
         if not _stepping.has_own_turn(self, _turns):
-            if self._timer_list is not None:
-                # Timers may have been put into `_scheduled` before the run.
-                self._wait()
             self._run()
             return
         while True:

@@ -89,7 +89,7 @@ fn c_call<'a>(
     // Relaxed: written once, at import. The tuple belongs to the module `_asyncio`, and is the same one in every thread.
     if arguments.names()?.as_ptr() != C_KEYWORDS.load(Ordering::Relaxed)
         || core.is_closed()
-        || core.instrumentation.is_attentive() && !is_unaffected(core)
+        || needs_look(core)
     {
         return None;
     }
@@ -102,10 +102,11 @@ fn c_call<'a>(
     (!context.is_none()).then_some((callback, argument, context))
 }
 
-/// Looks for patches between two runs. True if there is no debug mode and no patch that the call must wait for.
-#[cold]
-fn is_unaffected(core: &Core) -> bool {
-    !core.instrumentation.is_active() && !core.is_changed_between_runs()
+/// Must a method that schedules callbacks look for debug mode and for patches? Patches are noticed here between two runs.
+#[inline(always)]
+fn needs_look(core: &Core) -> bool {
+    core.instrumentation.is_attentive()
+        && (core.instrumentation.is_active() || core.is_changed_between_runs())
 }
 
 /// The method that is now in the place of `name`, if patches were noticed between two runs.
@@ -144,7 +145,7 @@ fn soon(
     let context = arguments.context(function)?;
     core.check_usable()?;
     let mut traceback = None;
-    if core.instrumentation.is_attentive() {
+    if needs_look(core) {
         if let Some(replacement) = replacement(core, function)? {
             return replacement.pass_on(&[core.borrow()], arguments);
         }
@@ -315,7 +316,7 @@ fn at(
     let context = arguments.context(function)?;
     core.check_usable()?;
     let mut traceback = None;
-    if core.instrumentation.is_attentive() {
+    if needs_look(core) {
         if let Some(replacement) = replacement(core, function)? {
             return replacement.pass_on(&[core.borrow()], arguments);
         }
@@ -406,7 +407,7 @@ fn create_task(core: Loop<'_>, arguments: Arguments<'_>) -> Result<Ref, Raised> 
     if let &[coroutine] = arguments.rest(0)
         && core.task_factory.is_empty()
         && !core.is_closed()
-        && (!core.instrumentation.is_attentive() || is_unaffected(&core))
+        && !needs_look(&core)
         && let Some(keywords) = task_keywords(arguments)
     {
         return new_task(core, coroutine, keywords);

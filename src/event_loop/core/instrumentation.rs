@@ -40,6 +40,7 @@ impl Instrumentation {
         self.reasons.get() & (ACTIVE | BETWEEN_RUNS) != 0
     }
 
+    #[inline(always)]
     pub(crate) fn is_between_runs(&self) -> bool {
         self.reasons.get() & BETWEEN_RUNS != 0
     }

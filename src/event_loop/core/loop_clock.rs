@@ -68,6 +68,7 @@ impl LoopClock {
 
     /// Looks for patches if the class has changed since the last look. Has a look replaced methods of the class since
     /// [`LoopClock::take_changed`] was called?
+    #[inline(always)]
     pub(crate) fn has_changed(&self, event_loop: &Ref) -> bool {
         self.refresh(event_loop);
         !self.changed.is_empty()

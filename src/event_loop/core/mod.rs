@@ -282,7 +282,7 @@ impl Core {
 
     /// Looks for patches between two runs, before a method schedules a callback. True if some methods of the loop's
     /// class are now others: then the caller is perhaps no longer the method that the program has called.
-    #[cold]
+    #[inline(always)]
     pub(crate) fn is_changed_between_runs(&self) -> bool {
         self.instrumentation.is_between_runs() && self.clock.has_changed(&self.borrow())
     }
