@@ -2,11 +2,11 @@
 
 import contextlib
 import fcntl
+import http.client
 import json
 import os
 import pty
 import signal
-import socket
 import struct
 import subprocess
 import sys
@@ -66,13 +66,14 @@ def load(port):
     ended = threading.Event()
 
     def ask():
-        with socket.create_connection(("127.0.0.1", int(port))) as connection:
+        connection = http.client.HTTPConnection("127.0.0.1", int(port))
+        with contextlib.closing(connection):
             number = 0
             while not ended.is_set():
                 number += 1
-                path = b"/slow" if number % 20 == 0 else b"/"
-                connection.sendall(b"GET %s HTTP/1.1\r\nHost: localhost\r\n\r\n" % path)
-                assert connection.recv(4096).startswith(b"HTTP/1.1 200")
+                connection.request("GET", "/slow" if number % 20 == 0 else "/")
+                response = connection.getresponse()
+                assert response.status == 200 and response.read()
 
     threads = [threading.Thread(target=ask) for _ in range(2)]
     for thread in threads:

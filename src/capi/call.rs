@@ -74,7 +74,7 @@ mod raw {
     }
 
     /// The function by which objects of a class are called, as `PyVectorcall_Function` finds it. A direct call saves the
-    /// look for the thread state and the check of the result, which C code makes that CPython does not trust.
+    /// look for the thread state.
     ///
     /// # Safety
     /// A live object.
@@ -103,9 +103,28 @@ mod raw {
     ) -> *mut PyObject {
         // SAFETY: the caller's contract.
         unsafe {
-            match vectorcall_of(callable) {
+            let result = match vectorcall_of(callable) {
                 Some(function) => function(callable, arguments, count, names),
                 None => PyObject_Vectorcall(callable, arguments, count, names),
+            };
+            if result.is_null() {
+                ensure_error();
+            }
+            result
+        }
+    }
+
+    /// A call has failed. Sets SystemError if it has set no exception, as a function does for whose frame CPython has no
+    /// memory.
+    ///
+    /// # Safety
+    /// This thread is attached.
+    #[cold]
+    unsafe fn ensure_error() {
+        // SAFETY: the caller's contract; a C string.
+        unsafe {
+            if ffi::PyErr_Occurred().is_null() {
+                ffi::PyErr_SetString(ffi::PyExc_SystemError, c"error return without exception set".as_ptr());
             }
         }
     }
