@@ -283,5 +283,9 @@ def test_the_program_prints_what_it_prints_on_asyncio(modules, program, lines):
 
 def test_aiomonitor_shows_and_cancels_tasks(tmp_path):
     need_installed("aiomonitor")
-    asyncios, ours = outputs(AIOMONITOR, free_port(), free_port())
-    assert ours == asyncios and asyncios.splitlines()[-1] == "True"
+    # The server that its client leaves says with one of two errors that the connection is gone.
+    asyncios, ours = (
+        [line for line in output.splitlines() if not line.startswith("Got ")]
+        for output in outputs(AIOMONITOR, free_port(), free_port())
+    )
+    assert ours == asyncios and asyncios[-1] == "True"
