@@ -25,7 +25,7 @@ const LONGEST_SPIN: u64 = 1_000;
 pub(crate) struct Variable {
     pub(crate) name: &'static str,
     kind: Kind,
-    /// What it may be set to, in words.
+    /// The allowed values, in words.
     allowed: &'static str,
 }
 
@@ -42,7 +42,7 @@ enum Kind {
     Path,
 }
 
-/// What a variable is set to.
+/// The value of a variable.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Value {
     Switch(bool),

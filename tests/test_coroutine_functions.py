@@ -152,7 +152,7 @@ def found(name):
 
 
 def static(name):
-    """What the class or the module itself has under this name."""
+    """The attribute of the class or the module itself."""
     owner, _, last = name.rpartition(".")
     return inspect.getattr_static(functools.reduce(getattr, filter(None, owner.split(".")), wakeloop), last)
 

@@ -45,7 +45,7 @@ def python(code, *options, timeout=60, **environment):
 
 @pytest.fixture
 def result_of(monkeypatch):
-    """What the value of a variable means, as text, or why it is wrong."""
+    """Returns the meaning of a variable's value as text, or raises ValueError."""
 
     def result_of(name, value):
         monkeypatch.setitem(os.environb, name.encode(), value)

@@ -24,7 +24,7 @@ PAIRS = {"tcp": tcp_pair, "unix": socketpair}
 
 
 def arrived(peer):
-    """What has arrived, without waiting."""
+    """Returns the data that has arrived, without waiting."""
     received = bytearray()
     with contextlib.suppress(BlockingIOError):
         while data := peer.recv(100_000):

@@ -76,7 +76,7 @@ def _is_known(value: Any) -> bool:
 
 
 class Inheritance:
-    """What a class of loops hides of asyncio's, and what it has in its place while that is patched."""
+    """The methods of asyncio that a class of loops hides, and those in their place while they are patched."""
 
     def __init__(self, kind: type) -> None:
         split = kind.__mro__.index(SelectorEventLoop)

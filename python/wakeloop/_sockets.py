@@ -76,8 +76,8 @@ def socket_details(sock: socket.socket, extra: Mapping[str, Any] | None) -> dict
 
 
 class StreamSocket(TransportSocket):
-    """What get_extra_info("socket") returns for a stream. A write may wait for the next one, so it is sent
-    before the program uses the socket in a way to which their order matters."""
+    """The result of get_extra_info("socket") for a stream. A write may wait for the next one, so it is sent before the
+    program uses the socket in a way to which their order matters."""
 
     __slots__ = ("_transport",)
 

@@ -114,7 +114,7 @@ impl AwaitState {
     }
 }
 
-/// What a coroutine waits for.
+/// The object that a coroutine waits for.
 #[derive(Debug)]
 pub(crate) struct Wait {
     /// One of the kinds of `wakeloop.waits.Kind`.
@@ -143,7 +143,7 @@ pub(crate) trait Coroutine: Native {
     /// What it waits for: a future, or an object like a coroutine. For tools that inspect it.
     fn waits_for(&self) -> Option<Ref>;
 
-    /// What its wait is for, for `wakeloop.tasks()`. Asked only while it waits.
+    /// The kind and the target of its wait, for `wakeloop.tasks()`. Asked only while it waits.
     fn wait(&self) -> Wait;
 
     /// Has it ended, or was it closed?

@@ -37,7 +37,7 @@ unsafe extern "C" {
     fn PyMethod_Self(method: *mut ffi::PyObject) -> *mut ffi::PyObject;
 }
 
-/// What a method table says about one method.
+/// The row of a method table.
 #[derive(Clone, Copy)]
 pub(super) struct Definition {
     pub(super) name: &'static CStr,
@@ -63,7 +63,7 @@ pub(crate) struct Function {
     /// The class of the receiver, and the C function; null for a function around the callable in `inner`.
     class: *mut ffi::PyTypeObject,
     function: ffi::PyMethodDefPointer,
-    /// What the table says, for a function of a table.
+    /// The row of the table, for a function of a table.
     definition: Option<Definition>,
     inner: Slot,
     pub(super) about: About,
@@ -73,7 +73,7 @@ pub(crate) struct Function {
     pub(super) weaklist: WeakList,
 }
 
-/// What programs can find out about a function.
+/// The attributes of a function that programs can read.
 pub(super) struct About {
     pub(super) name: Ref,
     pub(super) qualified_name: Ref,

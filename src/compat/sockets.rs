@@ -11,7 +11,7 @@ use crate::capi::imports::imports;
 use crate::capi::once::Once;
 use crate::capi::{Raised, Ref};
 
-/// What native code does without calling the socket.
+/// The things that native code does without calling the socket.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Use {
     /// `loop.sock_accept`.

@@ -11,7 +11,7 @@
 //! 4. **Run** the timers that were due; without events, all ready callbacks, in order (`run.rs`). The callbacks that
 //!    these schedule run in the next turn. If there were only events to handle, the next turn follows without a poll.
 //!
-//! What a callback or an event has written has left when the next one begins (`Core::end_step`).
+//! A callback or an event begins when the writes of the one before have left (`Core::end_step`).
 //!
 //! A fatal error (`SystemExit`, `KeyboardInterrupt`) ends the run in the middle of a turn. Events that were not
 //! dispatched and callbacks that did not run stay queued for the next run.

@@ -281,7 +281,7 @@ class Model:
 
 
 class Place:
-    """What is opened: a file of its own with the content, a pipe in which it comes bit by bit, or a special file."""
+    """The thing to open: a file of its own with the content, a pipe in which it comes bit by bit, or a special file."""
 
     number = 0
 

@@ -2,7 +2,7 @@
 //!
 //! A transport holds a write while the next one is due (`transport/base/write_habit.rs`). At most one transport of a
 //! loop does: before another one writes, the first sends what it holds, so that data leaves in the order of the writes.
-//! What is still held when a step ends is sent then.
+//! The rest is sent when the step ends.
 
 use std::cell::Cell;
 

@@ -37,7 +37,7 @@ pub(crate) enum Exchange {
 }
 
 impl Exchange {
-    /// What a call waits for, as [`Wait::kind`](crate::capi::coroutine::Wait).
+    /// The kind of a call's wait, as [`Wait::kind`](crate::capi::coroutine::Wait).
     pub(super) fn wait_kind(&self) -> &'static str {
         match self {
             Exchange::Receive(_) | Exchange::ReceiveInto { .. } => "socket read",

@@ -148,7 +148,7 @@ fn write(file: This<'_, File>, arguments: Arguments<'_>) -> Result<Ref, Raised> 
     FileCall::create(file, "File.write", Action::Write(data))
 }
 
-/// What an argument of `write` holds. A file without a buffer looks at it before it asks whether it can be written.
+/// The content of an argument of `write`. A file without a buffer looks at it before it asks whether it can be written.
 fn written(file: This<'_, File>, data: Borrowed<'_>) -> Result<Data, Raised> {
     if file.capacity > 0 {
         check_writable(file, "write")?;

@@ -30,7 +30,7 @@ pub struct ReadAhead {
     task: Option<AbortHandle>,
 }
 
-/// What the consumer has taken from the task.
+/// The bytes that the consumer has taken from the task.
 enum Swapped {
     /// Bytes, after which the task had no memory for more if they are `short`.
     Bytes {

@@ -103,7 +103,7 @@ impl Habits {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SharedHabits(Arc<AtomicU64>);
 
-/// What the bursts of a connection were like, and the one that is under way.
+/// The lengths of a connection's last bursts, and the burst that is under way.
 #[derive(Debug, Default)]
 pub(crate) struct WriteHabit {
     habits: Cell<Habits>,
@@ -208,7 +208,7 @@ impl WriteHabit {
         }
     }
 
-    /// What was held is sent without its partner: the guess was wrong. The following writes are sent at once.
+    /// Ends the habit: the guess was wrong, and the held data is sent alone. The following writes are sent at once.
     #[cold]
     pub(crate) fn forget(&self) {
         self.habits.set(Habits::default());

@@ -73,7 +73,7 @@ fn is_held(this: This<'_, Connection>, core: &Core) -> bool {
         && !core.is_polling()
 }
 
-/// What is held is sent without the write that was due.
+/// Ends the habit, because the held data is sent without the write that was due.
 fn forget_habit(this: This<'_, Connection>) {
     this.with_stream(|stream| {
         stream.writing.habit.forget();
