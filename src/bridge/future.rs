@@ -151,6 +151,7 @@ fn prepare(py: Python<'_>) -> PyResult<()> {
         capi::call::find_functions();
         capi::imports::load(py, py.get_type::<RuntimePanic>().into_any())?;
         capi::future::load(py)?;
+        capi::function_class::make_type(py)?;
         awaitable::make_type(py)?;
         let options = dict(py)?;
         options.set_item(Fallible("after_in_child"), wrap_pyfunction!(after_fork, py)?)?;
