@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 import sys
 import threading
 import time
@@ -11,6 +12,7 @@ import pytest
 import wakeloop
 from tests.support.sockets import socketpair
 from tests.support.waits import info_of, waiting
+from wakeloop import waits
 
 
 def test_a_task_is_running_ready_or_waiting(run):
@@ -145,6 +147,40 @@ def test_a_task_that_blocks_its_loop_is_seen_from_another_thread(run):
         assert "join" in info.stack[-1].function or info.stack[-1].file.endswith("threading.py")
 
     run(main())
+
+
+@pytest.mark.parametrize("kind", ["coroutine", "generator", "async generator"])
+def test_a_function_that_looks_at_what_it_runs_in_does_not_see_it_await(run, kind):
+    """Until CPython 3.13, what such an object awaits is guessed from the code unit after its last one. After a call that
+    is not specialised that is a counter of calls, and each of its values comes by."""
+
+    def look(_):
+        assert len(waits.stack(suspended)) == 1
+
+    async def coroutine(looks):
+        for look in looks:
+            look(0)
+
+    def generator(looks):
+        for look in looks:
+            look(0)
+        yield
+
+    async def async_generator(looks):
+        for look in looks:
+            look(0)
+        yield
+
+    looks = [functools.partial(look)] * 40_000  # CPython does not specialise calls of such objects.
+    if kind == "coroutine":
+        suspended = coroutine(looks)
+        run(suspended)
+    elif kind == "generator":
+        suspended = generator(looks)
+        next(suspended)
+    else:
+        suspended = async_generator(looks)
+        run(anext(suspended))
 
 
 @pytest.mark.timeout(120)

@@ -234,8 +234,15 @@ class _Link:
     function: tuple[str, str]
 
 
-#: The attributes that an awaitable has for what it awaits, and for its frame.
-_ATTRIBUTES = (("cr_await", "cr_frame"), ("gi_yieldfrom", "gi_frame"), ("ag_await", "ag_frame"))
+#: The attributes that an awaitable has for what it awaits, and for its frame, and how the first is read. CPython 3.11
+#: and 3.12 look for it in the frame even while that runs, and take anything for an object (`_PyGen_yf`). No other thread
+#: runs between the parts of such an expression: a thread gives the GIL away at calls and at jumps back.
+_ATTRIBUTES: tuple[tuple[str, str, Callable[[Any, Any], Any]], ...] = (
+    ("cr_await", "cr_frame", lambda it, _frame: None if it.cr_running else it.cr_await),
+    ("gi_yieldfrom", "gi_frame", lambda it, _frame: None if it.gi_running else it.gi_yieldfrom),
+    # `ag_running` is true while it waits, too. A frame that runs has a caller.
+    ("ag_await", "ag_frame", lambda it, frame: None if frame is None or frame.f_back else it.ag_await),
+)
 
 #: Awaitables of CPython that have no such attribute. They refer to what they await, or to the generator that they step.
 _WRAPPERS = {"async_generator_asend", "async_generator_athrow", "anext_awaitable", "coroutine_wrapper"}
@@ -258,7 +265,7 @@ def _chain(awaitable: Any) -> Iterator[_Link]:
         if names is not None:
             frame = getattr(awaitable, names[1], None)
             yield _Link(awaitable, frame, ("", "") if frame is None else (_module(frame), frame.f_code.co_qualname))
-            awaitable = getattr(awaitable, names[0])
+            awaitable = names[2](awaitable, frame)
         elif _is_wrapper(kind):
             held = gc.get_referents(awaitable)
             awaitable = next((each for each in held if type(each) in _STEPPED or _is_wrapper(type(each))), None)
