@@ -19,6 +19,7 @@ import pytest
 
 from tests.support.protocol import Recording, close
 from tests.support.sockets import socketpair, tcp_pair
+from tests.support.tls_pair import secure_pair
 
 PAIRS = {"tcp": tcp_pair, "unix": socketpair}
 
@@ -440,5 +441,21 @@ def test_over_tls_every_write_has_left_when_it_returns(run, tls, tls_engine):
         await server.wait_closed()
         with contextlib.suppress(OSError):
             await writer.wait_closed()
+
+    run(main())
+
+
+def test_over_tls_a_long_write_leaves_once_behind_the_one_that_waited_for_it(run, tls, tls_engine):
+    """The first records of the long one are handed over while the transport is still among those that hold a write."""
+
+    async def main():
+        near, far = await secure_pair(tls)
+        expected = b""
+        for size in (1, 1, 1, 600_000):
+            pieces = [b"head", os.urandom(size)]
+            expected += b"".join(pieces)
+            await step(lambda pieces=pieces: [near.transport.write(piece) for piece in pieces])
+        assert await far.received(len(expected)) == expected
+        await close(near, far)
 
     run(main())

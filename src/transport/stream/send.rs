@@ -158,7 +158,10 @@ fn write_other(this: This<'_, Stream>, data: Borrowed<'_>) -> Result<(), Raised>
     }
     check_write(this)?;
     match Buffer::readable(&data) {
-        Ok(view) => write_slice(this, view.as_slice()),
+        Ok(view) => {
+            this.base.core().send_others(this.writing.queued.get()).map_err(|Fatal| Raised)?;
+            write_slice(this, view.as_slice())
+        }
         Err(_) if is_scattered() => scattered(this),
         Err(raised) => Err(raised),
     }
@@ -192,7 +195,7 @@ fn scattered(this: This<'_, Stream>) -> Result<(), Raised> {
 }
 
 /// Writes a slice, whose memory is not kept. It is sent now, with what was held before it; the rest is copied to the
-/// buffer.
+/// buffer. The caller has sent what other transports hold.
 pub(crate) fn write_slice(this: This<'_, Stream>, data: &[u8]) -> Result<(), Raised> {
     if data.is_empty() {
         return Ok(());
@@ -200,7 +203,6 @@ pub(crate) fn write_slice(this: This<'_, Stream>, data: &[u8]) -> Result<(), Rai
     if this.base.life.is_lost() {
         return this.write_to_lost(WRITE_AFTER_LOST);
     }
-    this.base.core().send_others(this.writing.queued.get()).map_err(|Fatal| Raised)?;
     let sent = if this.writing.is_empty() && !this.writing.blocked.get() {
         match send_slice(this, data)? {
             Some(sent) => sent,

@@ -137,6 +137,12 @@ pub(super) fn process_outgoing(this: This<'_, Connection>) -> Result<(), Raised>
 
 /// Passes ciphertext to the stream transport. True if none is left.
 fn send_output(this: This<'_, Connection>, engine: &Engine) -> Result<bool, Raised> {
+    if engine.output_size() > 0
+        && let Some(core) = this.core()
+    {
+        // Before the ciphertext is taken: this connection may be in the queue itself, and must not send what follows.
+        core.send_others(this.queued.get()).map_err(|Fatal| Raised)?;
+    }
     if this.stream_paused.writing.get() || this.in_engine() {
         return Ok(false);
     }
