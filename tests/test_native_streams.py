@@ -277,6 +277,49 @@ def test_a_waiting_read_continues_after_the_private_buffer_was_accessed(run):
     run(main())
 
 
+def take(call):
+    """What a call returns that does not have to wait."""
+    with pytest.raises(StopIteration) as returned:
+        call.send(None)
+    return returned.value.value
+
+
+@pytest.mark.parametrize("reads", ["search", "woken in vain", "woken before an error"])
+def test_a_waiting_read_goes_on_where_it_was_after_the_private_buffer_was_accessed(run, reads):
+    async def play(kind):
+        reader = kind()
+        if reads == "search":
+            # The search for a newline goes on behind the bytes that it has seen, although another read has taken them.
+            reader.feed_data(b"aaaa")
+            reading = asyncio.ensure_future(reader.readline())
+            await turns()
+            reader.feed_data(b"bbbb")
+            await turns()
+            assert reader._buffer == b"aaaabbbb"
+            taken = take(reader.read(6))
+            reader.feed_data(b"x\ny\nz\nlonger\n")
+            reader.feed_eof()
+        elif reads == "woken in vain":
+            reading = asyncio.ensure_future(reader.read(5))
+            await turns()
+            assert reader._buffer == b""
+            reader.feed_data(b"12")
+            taken = take(reader.read(5))
+        else:
+            reading = asyncio.ensure_future(reader.readexactly(3))
+            await turns()
+            assert reader._buffer == b""
+            reader.feed_data(b"123")
+            reader.set_exception(OSError("too late"))
+            taken = None
+        return await asyncio.wait_for(reading, 10), taken
+
+    async def main():
+        assert await play(wakeloop.StreamReader) == await play(asyncio.StreamReader)
+
+    run(main())
+
+
 # -- coroutines --------------------------------------------------------------------------------------------
 
 

@@ -1,4 +1,7 @@
 //! `bytearray` objects that native code reads and changes.
+//!
+//! On a free-threaded build a bytearray is guarded by its own lock, as the interpreter's functions for it are. So each
+//! method that uses the content does so in a section of the object, in which no other object's fields may be used.
 
 use pyo3::ffi;
 
@@ -6,6 +9,7 @@ use super::buffer::bytes_from;
 use super::error::Raised;
 use super::inspect::status;
 use super::object::Ref;
+use super::section::FREE_THREADED;
 
 /// An instance of exactly `bytearray`. Python code may hold it too, and change it whenever it runs.
 #[derive(Debug)]
@@ -65,19 +69,35 @@ impl ByteArray {
     /// `extend(data)`.
     #[inline(always)]
     pub(crate) fn extend(&self, data: &[u8]) -> Result<(), Raised> {
-        let length = self.len();
-        self.resize(length + data.len())?;
-        // SAFETY: there is room for the data behind the old content. The data does not overlap it: a buffer of the
-        // bytearray's own content would have made `resize` fail.
-        unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), self.as_mut_ptr().add(length), data.len()) };
-        Ok(())
+        self.0.hold(|| {
+            let length = self.len();
+            self.resize(length + data.len())?;
+            // SAFETY: there is room for the data behind the old content. The data does not overlap it: a buffer of the
+            // bytearray's own content would have made `resize` fail.
+            unsafe {
+                std::ptr::copy_nonoverlapping(data.as_ptr(), self.as_mut_ptr().add(length), data.len())
+            };
+            Ok(())
+        })
     }
 
-    /// The first `count` bytes, as a `bytes` object. There must be that many.
-    pub(crate) fn front(&self, count: usize) -> Result<Ref, Raised> {
-        debug_assert!(count <= self.len());
-        // SAFETY: there are that many bytes, and making `bytes` runs no Python code that could change them.
-        bytes_from(unsafe { std::slice::from_raw_parts(self.as_mut_ptr(), count) })
+    /// Calls `body`, which runs no Python code and uses no other object's fields, with the content.
+    #[inline(always)]
+    pub(crate) fn with_content<R>(&self, body: impl FnOnce(&[u8]) -> R) -> R {
+        // SAFETY: that many bytes begin there, and without the lock nothing changes the size.
+        self.0.hold(|| body(unsafe { std::slice::from_raw_parts(self.as_mut_ptr(), self.len()) }))
+    }
+
+    /// Removes the first `count` bytes, and returns them as a `bytes` object. There must be that many, but on a
+    /// free-threaded build another thread may have removed some. Fails while a memoryview of the object exists.
+    pub(crate) fn take_front(&self, count: usize) -> Result<Ref, Raised> {
+        debug_assert!(FREE_THREADED || count <= self.len());
+        self.0.hold(|| {
+            // Making `bytes` runs no Python code that could change the content.
+            let taken = self.with_content(|content| bytes_from(&content[..count.min(content.len())]))?;
+            self.delete_front(count)?;
+            Ok(taken)
+        })
     }
 
     /// `del self[:count]`. Fails while a memoryview of the object exists.

@@ -107,10 +107,10 @@ impl Reader {
     /// Removes the first `count` bytes from the store, and returns them. The store has at least that many.
     #[inline(always)]
     pub(super) fn take(&self, count: usize) -> Result<Ref, Raised> {
-        let Some(shared) = self.store().shared() else { return self.store().take(count) };
-        let taken = shared.front(count)?;
-        shared.delete_front(count)?;
-        Ok(taken)
+        match self.store().shared() {
+            Some(shared) => shared.take_front(count),
+            None => self.store().take(count),
+        }
     }
 
     /// Drops the first `count` bytes of the store, which has at least that many.

@@ -14,7 +14,6 @@ use crate::capi::error::exception;
 use crate::capi::imports::support;
 use crate::capi::inspect::boolean;
 use crate::capi::methods::{Attribute, Method, TypeSlot};
-use crate::capi::section::FREE_THREADED;
 use crate::capi::{Arguments, Borrowed, Fallible, Raised, Ref, This};
 use crate::compat::version::READUNTIL_TAKES_TUPLES;
 use crate::transport::attributes::{flag_attribute, slot_attribute};
@@ -191,25 +190,14 @@ fn set_limit(reader: &Reader, limit: Ref) {
 /// that data arrives.
 fn buffer(this: This<'_, Reader>) -> Result<Ref, Raised> {
     long_read::end(&this);
-    match this.custom_buffer.get() {
-        Some(custom) => Ok(custom),
-        None if FREE_THREADED => {
-            // From now on asyncio's methods use the bytearray. It has a lock of its own, which native code does not hold.
-            let shared = this.store().share()?;
-            this.custom_buffer.set(Some(shared.clone_ref()));
-            drop(std::mem::replace(this.store(), Store::empty()));
-            Ok(shared)
-        }
-        None => this.store().share(),
-    }
+    this.custom_buffer.get().map_or_else(|| this.store().share(), Ok)
 }
 
 fn set_buffer(this: This<'_, Reader>, value: Option<Borrowed<'_>>) {
     long_read::end(&this);
     let value = value.map_or_else(Ref::none, |value| value.to_owned());
     let (store, custom) = match Store::of(value) {
-        Ok(store) if !FREE_THREADED => (store, None),
-        Ok(store) => (Store::empty(), store.shared().map(|shared| shared.object().clone_ref())),
+        Ok(store) => (store, None),
         Err(custom) => (Store::empty(), Some(custom)),
     };
     let replaced = std::mem::replace(this.store(), store);

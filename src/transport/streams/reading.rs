@@ -12,6 +12,7 @@ use super::errors::{incomplete, item_too_long, line_too_long};
 use super::reader::Reader;
 use crate::capi::buffer::concat;
 use crate::capi::inspect::integer;
+use crate::capi::section::FREE_THREADED;
 use crate::capi::{Exception, Raised, Ref};
 use crate::framing::{ItemEnd, find_delimiter, find_line};
 
@@ -92,12 +93,18 @@ pub(super) fn join(blocks: &mut Vec<Ref>) -> Result<Ref, Raised> {
 #[inline(always)]
 fn find_end(reader: &Reader, separators: &[Ref], offset: &Cell<u32>) -> ItemEnd {
     let mut searched = offset.get() as usize;
-    let (data, limit) = (reader.store().as_slice(), reader.bytes.get());
-    let end = if separators.is_empty() {
-        find_line(data, &mut searched, limit)
-    } else {
+    let limit = reader.bytes.get();
+    let mut find = |data: &[u8]| {
+        if separators.is_empty() {
+            return find_line(data, &mut searched, limit);
+        }
         let separators = separators.iter().map(|one| one.exact_bytes().unwrap_or(b"\n"));
         find_delimiter(data, separators, &mut searched, limit)
+    };
+    let shared = if FREE_THREADED { reader.store().shared() } else { None };
+    let end = match shared {
+        Some(shared) => shared.with_content(find),
+        None => find(reader.store().as_slice()),
     };
     offset.set(u32::try_from(searched).unwrap_or(u32::MAX));
     end
