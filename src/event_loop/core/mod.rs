@@ -301,6 +301,13 @@ impl Core {
         self.wakeup.polling.get()
     }
 
+    /// Does a step of the loop go on, at whose end it sends what transports hold? Not between runs, and not while the
+    /// loop waits in the poller.
+    #[inline(always)]
+    pub(crate) fn is_in_step(&self) -> bool {
+        self.is_running() && !self.is_polling()
+    }
+
     /// A descriptor was used. Another descriptor may be ready because of that, so the next turn polls.
     #[inline(always)]
     pub(crate) fn note_io(&self) {

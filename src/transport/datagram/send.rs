@@ -167,8 +167,7 @@ fn departure(this: This<'_, Datagram>, core: &Core) -> Departure {
         None => habit.next(step, now),
         Some(more) => habit.next_in_batch(step, now, more),
     };
-    let is_in_step = core.is_running() && !core.is_polling() && !this.base.life.is_closing();
-    if is_in_step { departure } else { Departure::Now }
+    if core.is_in_step() && !this.base.life.is_closing() { departure } else { Departure::Now }
 }
 
 /// Called after a datagram was queued. Decides when it is sent.

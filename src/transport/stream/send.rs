@@ -69,7 +69,7 @@ fn departure(this: This<'_, Stream>) -> Result<Departure, Raised> {
     }
     let departure = this.writing.habit.next(core.writes.step(), ticks());
     // In a step of the loop only: otherwise nothing comes after it that could send.
-    Ok(if core.is_running() && !core.is_polling() { departure } else { Departure::Now })
+    Ok(if core.is_in_step() { departure } else { Departure::Now })
 }
 
 /// Called after a push.

@@ -69,8 +69,7 @@ pub(super) fn pushed(this: This<'_, Connection>) -> Result<(), Raised> {
 #[inline(always)]
 fn is_held(this: This<'_, Connection>, core: &Core) -> bool {
     this.with_stream(|stream| stream.writing.habit.next(core.writes.step(), ticks()) == Departure::WithNext)
-        && core.is_running()
-        && !core.is_polling()
+        && core.is_in_step()
 }
 
 /// Ends the habit, because the held data is sent without the write that was due.
