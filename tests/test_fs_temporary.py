@@ -4,7 +4,6 @@ import asyncio
 import builtins
 import gc
 import os
-import warnings
 
 import pytest
 
@@ -58,27 +57,3 @@ def test_a_temporary_file_outlives_the_object_that_has_opened_it(run, tmp_path):
         assert os.listdir(tmp_path) == []
 
     run(main())
-
-
-@pytest.mark.parametrize("name", ["NamedTemporaryFile", "TemporaryDirectory"])
-def test_a_temporary_whose_removal_is_cancelled_is_removed_by_the_pool(run, tmp_path, name):
-    async def main():
-        async def use():
-            async with getattr(fs, name)(dir=tmp_path):
-                entered.set()
-
-        for turns in range(200):
-            entered = asyncio.Event()
-            task = asyncio.ensure_future(use())
-            await entered.wait()
-            for _ in range(turns % 4):
-                await asyncio.sleep(0)
-            task.cancel()
-            await asyncio.wait([task])
-        while await fs.listdir(tmp_path):
-            await asyncio.sleep(0.001)
-
-    with warnings.catch_warnings():
-        # What tempfile itself removes, when it is garbage, blocks the loop, and warns.
-        warnings.simplefilter("error")
-        run(main())
