@@ -8,6 +8,7 @@ import asyncio
 import collections
 import functools
 import heapq
+import socket
 import time
 
 import pytest
@@ -536,5 +537,51 @@ def test_the_state_of_datagram_and_pipe_transports_can_be_read_as_well(run):
                 assert transport._closing
             await replacement.lost
         await asyncio.sleep(0)
+
+    run(main())
+
+
+# -- the attributes of transports -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("connected", [True, False])
+def test_a_datagram_transport_shows_its_address_and_the_datagrams_that_wait(run, tmp_path, connected):
+    async def main():
+        loop, path = asyncio.get_running_loop(), str(tmp_path / "far")
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as far:
+            far.bind(path)
+            address = {"remote_addr": path} if connected else {"local_addr": str(tmp_path / "near")}
+            endpoint = loop.create_datagram_endpoint(asyncio.DatagramProtocol, family=socket.AF_UNIX, **address)
+            transport, _ = await endpoint
+            assert transport._address == (path if connected else None)
+            assert transport._buffer_size == 0
+            assert not transport._buffer and type(transport._buffer) is collections.deque
+            transport.set_write_buffer_limits(high=1_000_000, low=5)
+            assert (transport._high_water, transport._low_water) == (1_000_000, 5)
+            count = 0
+            while not transport._buffer and count < 100_000:
+                transport.sendto(b"%d" % count, path)
+                count += 1
+            transport.sendto(b"last", path)
+            assert list(transport._buffer) == [(b"%d" % (count - 1), path), (b"last", path)]
+            assert transport._buffer_size == transport.get_write_buffer_size() > 0
+            assert transport._conn_lost == 0 and transport._protocol_connected
+            transport.abort()
+            assert transport._conn_lost == 1 and not transport._buffer
+
+    run(main())
+
+
+def test_a_stream_transport_shows_its_water_marks(run):
+    async def main():
+        near, far = await pair()
+        transport = near.transport
+        transport.set_write_buffer_limits(high=100)
+        assert (transport._high_water, transport._low_water) == (100, 25)
+        transport._high_water, transport._low_water = 50, 10
+        assert transport.get_write_buffer_limits() == (10, 50)
+        assert transport._protocol_connected and transport._eof is False and transport._server is None
+        await close(near, far)
+        assert transport._conn_lost >= 0 and transport._protocol_connected
 
     run(main())

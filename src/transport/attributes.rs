@@ -26,4 +26,17 @@ macro_rules! flag_attribute {
     };
 }
 
-pub(super) use {flag_attribute, slot_attribute};
+/// A water mark of a buffer.
+macro_rules! mark_attribute {
+    ($kind:ty, $name:literal, |$this:ident| $mark:expr) => {
+        $crate::capi::methods::Attribute::new(
+            $name,
+            |$this: $crate::capi::This<'_, $kind>| $mark.to_python(),
+            |$this: $crate::capi::This<'_, $kind>, value: Option<$crate::capi::Borrowed<'_>>| {
+                $mark.set(&value.unwrap_or($crate::capi::Borrowed::none()))
+            },
+        )
+    };
+}
+
+pub(super) use {flag_attribute, mark_attribute, slot_attribute};

@@ -6,6 +6,7 @@ use super::reporting::log_in_debug;
 use super::transport::TransportKind;
 use crate::capi::methods::{Attribute, Method};
 use crate::capi::{Arguments, Borrowed, Exception, Raised, Ref, This};
+use crate::transport::attributes::mark_attribute;
 
 /// `abort()`, and `close()` of a transport that only reads.
 pub(crate) fn abort_now<T: TransportKind>(this: This<'_, T>) -> Result<(), Raised> {
@@ -70,7 +71,8 @@ fn is_closing<T: TransportKind>(this: This<'_, T>) -> Result<bool, Raised> {
     Ok(this.base().life.is_closing())
 }
 
-fn get_write_buffer_size<T: TransportKind>(this: This<'_, T>) -> Result<usize, Raised> {
+/// The size of the write buffer, from which all that asyncio would have sent has been sent.
+pub(crate) fn get_write_buffer_size<T: TransportKind>(this: This<'_, T>) -> Result<usize, Raised> {
     T::send_gathered(this)?;
     Ok(this.unsent())
 }
@@ -163,7 +165,7 @@ pub(crate) fn writing<T: TransportKind>() -> [Method<T>; 4] {
 }
 
 /// The private attributes that asyncio's inherited code or existing programs use.
-pub(super) fn attributes<T: TransportKind>() -> [Attribute<T>; 9] {
+pub(super) fn attributes<T: TransportKind>() -> [Attribute<T>; 12] {
     [
         Attribute::dict(),
         Attribute::read_only(T::DESCRIPTOR, |this: This<'_, T>| this.base().fd.get()),
@@ -177,6 +179,10 @@ pub(super) fn attributes<T: TransportKind>() -> [Attribute<T>; 9] {
         }),
         Attribute::read_only(c"_protocol_paused", |this: This<'_, T>| this.base().protocol_paused.get()),
         Attribute::read_only(c"_conn_lost", |this: This<'_, T>| this.conn_lost()),
+        // As soon as Python code has the transport, `set_protocol` was called.
+        Attribute::read_only(c"_protocol_connected", |_: This<'_, T>| true),
+        mark_attribute!(T, c"_high_water", |this| this.base().marks.high),
+        mark_attribute!(T, c"_low_water", |this| this.base().marks.low),
         Attribute::read_only(c"_closing", |this: This<'_, T>| this.base().life.is_closing()),
         Attribute::read_only(c"_paused", |this: This<'_, T>| this.base().paused.get()),
         Attribute::new(

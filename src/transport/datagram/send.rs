@@ -21,11 +21,12 @@ use super::state::{Datagram, Outgoing, Target};
 use crate::capi::audit::has_hook;
 use crate::capi::buffer::{Content, bytes_from, is_scattered};
 use crate::capi::error::{exception_about, raise, raise_io, take_exception};
+use crate::capi::fallible::tuple;
 use crate::capi::imports::imports;
 use crate::capi::inspect::clear_error;
 use crate::capi::sockaddr;
 use crate::capi::socket::{SEND_FLAGS, with_socket};
-use crate::capi::{Borrowed, Exception, Fatal, Raised, Ref, This};
+use crate::capi::{Borrowed, Exception, Fallible, Fatal, Raised, Ref, This};
 use crate::compat::sockets::{self, Use};
 use crate::event_loop::clock::ticks;
 use crate::event_loop::core::Core;
@@ -132,6 +133,23 @@ fn is_observed() -> bool {
 #[cold]
 fn observed(this: This<'_, Datagram>, address: &Ref) -> Target {
     Target::Python((!this.rules.connected).then(|| address.clone_ref()))
+}
+
+/// asyncio's `_buffer`, as a copy: the datagrams that wait for the socket, each with its address.
+pub(super) fn buffer(this: This<'_, Datagram>) -> Result<Ref, Raised> {
+    send_queued(this)?;
+    let py = this.py();
+    let deque = py.import(Fallible("collections"))?.getattr(Fallible("deque"))?.call0()?;
+    for outgoing in this.sending.queue().iter() {
+        let address = match (this.address.get(), &outgoing.target) {
+            (None, Target::Address(address)) => sockaddr::to_python(address)?,
+            (None, Target::Python(Some(address))) => address.clone_ref(),
+            (only, _) => only.unwrap_or_else(Ref::none),
+        };
+        let pair = tuple([outgoing.bytes.clone_ref(), address])?;
+        deque.call_method1(Fallible("append"), (pair.bind(py),))?;
+    }
+    Ok(deque.into())
 }
 
 /// Is a datagram that is sent now dropped? As in asyncio, a transport without a fixed address sends until it is closed.

@@ -11,7 +11,7 @@ use pyo3::types::PyDict;
 
 use super::state::{Datagram, ReceiveSide, Rules, SendSide};
 use super::{receive, send};
-use crate::capi::methods::Method;
+use crate::capi::methods::{Attribute, Method};
 use crate::capi::{Arguments, Borrowed, Fallible, Fatal, Raised, Ref, Slot, This, sockaddr};
 use crate::compat::descriptor;
 use crate::compat::transports::Replaced;
@@ -21,7 +21,7 @@ use crate::event_loop::source::SourceKind;
 use crate::reactor::{Interest, Readiness};
 use crate::transport::base::class::make_class;
 use crate::transport::base::events::EventHandler;
-use crate::transport::base::methods::{close_now, patchable, reading, writing};
+use crate::transport::base::methods::{close_now, get_write_buffer_size, patchable, reading, writing};
 use crate::transport::base::opening::{self, Parts};
 use crate::transport::base::transport::TransportKind;
 use crate::transport::base::watching::polling;
@@ -108,8 +108,14 @@ const METHODS: &[Method<Datagram>] = &[
     ),
 ];
 
+const ATTRIBUTES: &[Attribute<Datagram>] = &[
+    Attribute::read_only(c"_address", |this: This<'_, Datagram>| this.address.get()),
+    Attribute::read_only(c"_buffer", send::buffer),
+    Attribute::read_only(c"_buffer_size", get_write_buffer_size::<Datagram>),
+];
+
 pub(crate) fn make_type(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
-    make_class(py, &[&reading(), &writing(), METHODS], &[])
+    make_class(py, &[&reading(), &writing(), METHODS], ATTRIBUTES)
 }
 
 /// The native half of `_make_datagram_transport`, for a plain socket of a known family. `extra` has all entries, and

@@ -21,7 +21,7 @@ use crate::capi::methods::{Attribute, Method, TypeSlot};
 use crate::capi::{Arguments, Borrowed, Fallible, Fatal, Native, Raised, Ref, This};
 use crate::event_loop::event_loop::EventLoop;
 use crate::libssl::bio::Notify;
-use crate::transport::attributes::{flag_attribute, slot_attribute};
+use crate::transport::attributes::{flag_attribute, mark_attribute, slot_attribute};
 use crate::transport::base::protocol_sink::{NativeProtocol, set_native_protocol};
 use crate::transport::stream::state::Stream;
 
@@ -196,19 +196,6 @@ fn exact_bool(value: Borrowed<'_>) -> PyResult<bool> {
     value.bind(value.py()).extract()
 }
 
-/// An attribute for a water mark.
-macro_rules! mark_attribute {
-    ($name:literal, $($field:ident).+) => {
-        Attribute::new(
-            $name,
-            |this: This<'_, Connection>| this.$($field).+.to_python(),
-            |this: This<'_, Connection>, value: Option<Borrowed<'_>>| {
-                this.$($field).+.set(&value.unwrap_or(Borrowed::none()))
-            },
-        )
-    };
-}
-
 const ATTRIBUTES: &[Attribute<Connection>] = &[
     Attribute::new(c"_loop", |this: This<'_, Connection>| this.event_loop.get(), set_event_loop),
     Attribute::new(c"_transport", |this: This<'_, Connection>| this.transport.get(), set_transport),
@@ -219,10 +206,10 @@ const ATTRIBUTES: &[Attribute<Connection>] = &[
     flag_attribute!(Connection, c"_app_writing_paused", app_paused.writing, exact_bool),
     flag_attribute!(Connection, c"_ssl_reading_paused", stream_paused.reading, exact_bool),
     flag_attribute!(Connection, c"_ssl_writing_paused", stream_paused.writing, exact_bool),
-    mark_attribute!(c"_outgoing_high_water", outgoing.high),
-    mark_attribute!(c"_outgoing_low_water", outgoing.low),
-    mark_attribute!(c"_incoming_high_water", incoming.high),
-    mark_attribute!(c"_incoming_low_water", incoming.low),
+    mark_attribute!(Connection, c"_outgoing_high_water", |this| this.outgoing.high),
+    mark_attribute!(Connection, c"_outgoing_low_water", |this| this.outgoing.low),
+    mark_attribute!(Connection, c"_incoming_high_water", |this| this.incoming.high),
+    mark_attribute!(Connection, c"_incoming_low_water", |this| this.incoming.low),
     // The value is "native" or "sslobject".
     Attribute::read_only(c"engine", |this: This<'_, Connection>| this.engine().map(Engine::name)),
 ];
