@@ -34,6 +34,12 @@ PROGRAM = """
         near, far = socket.socketpair()
         near.setblocking(False)
         transport, _ = await loop.create_connection(asyncio.Protocol, sock=near)
+        unread = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        name = "\\0wakeloop-%d" % os.getpid()
+        unread.bind(name)
+        datagrams, _ = await loop.create_datagram_endpoint(
+            asyncio.DatagramProtocol, family=socket.AF_UNIX, remote_addr=name
+        )
         repeated = {
             "call_soon": lambda: loop.call_soon(int),
             "call_soon_threadsafe": lambda: loop.call_soon_threadsafe(int),
@@ -41,6 +47,7 @@ PROGRAM = """
             "sleep": started(wakeloop.sleep, 1000),
             "spawn_blocking": started(wakeloop.spawn_blocking, time.sleep, 0.01),
             "write": lambda: transport.write(b"x"),
+            "sendto": lambda: datagrams.sendto(b"x"),
         }[NAME]
         leave(60_000_000)
         try:
@@ -54,7 +61,9 @@ PROGRAM = """
 """
 
 
-@pytest.mark.parametrize("name", ["call_soon", "call_soon_threadsafe", "call_later", "sleep", "spawn_blocking", "write"])
+@pytest.mark.parametrize(
+    "name", ["call_soon", "call_soon_threadsafe", "call_later", "sleep", "spawn_blocking", "write", "sendto"]
+)
 def test_a_flood_without_memory_raises_memory_error(name):
     outcome = run_script("wakeloop", f"NAME = {name!r}\n" + textwrap.dedent(PROGRAM))
     assert (outcome.code, outcome.out) == (0, "MemoryError"), outcome

@@ -165,6 +165,19 @@ fn ask_for_operations() -> Result<(), Raised> {
     Ok(())
 }
 
+/// A vector of these items, whose number a program chooses, or the first error.
+pub(crate) fn collected<T>(
+    items: impl IntoIterator<Item = Result<T, Raised>, IntoIter: ExactSizeIterator>,
+) -> Result<Vec<T>, Raised> {
+    let items = items.into_iter();
+    let mut all = Vec::new();
+    all.try_reserve_exact(items.len()).map_err(|_| no_memory())?;
+    for item in items {
+        all.push(item?);
+    }
+    Ok(all)
+}
+
 /// Adds an item to a vector whose length a program or a peer chooses.
 pub(crate) fn push<T>(items: &mut Vec<T>, item: T) -> Result<(), Raised> {
     items.try_reserve(1).map_err(|_| no_memory())?;

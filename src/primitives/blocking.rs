@@ -1,17 +1,22 @@
 //! `wakeloop.spawn_blocking`: a Python function on the runtime's blocking pool.
 
+use std::ffi::CStr;
+use std::ptr::null_mut;
+
+use pyo3::exceptions::PyTypeError;
+use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyTuple};
+use pyo3::types::{PyCFunction, PyDict, PyTuple};
 
 use super::simulated::simulated;
 use crate::bridge::awaitable::{Operation, Outcome};
 use crate::bridge::drop_on_loop::DropOnLoop;
 use crate::bridge::loop_handle::LoopHandle;
-use crate::capi::Ref;
-use crate::capi::call::{call_tuple, copy_current_context, in_context};
+use crate::capi::call::{call_tuple, copy_current_context, guard, in_context};
 use crate::capi::error::exception;
 use crate::capi::fallible::py_tuple;
 use crate::capi::threads::try_attach;
+use crate::capi::{Raised, Ref};
 
 /// A call that is to be made, with everything that it needs.
 struct Call {
@@ -46,14 +51,60 @@ impl Call {
     }
 }
 
-/// Call function(*args, **kwargs) on a thread of the runtime's blocking pool, in a copy of the context of the
-/// await. Awaitable; gives what the function returns, or raises what it raises.
-///
-/// Cancelling the awaiting task takes the call out of the queue if it has not begun. A call that has begun runs to
-/// its end; its result is dropped. Calls that still run when the interpreter exits are not waited for.
-#[pyfunction]
-#[pyo3(signature = (function, /, *args, **kwargs))]
-pub(crate) fn spawn_blocking<'py>(
+const DOC: &CStr = c"spawn_blocking(function, /, *args, **kwargs)
+--
+
+Call function(*args, **kwargs) on a thread of the runtime's blocking pool, in a copy of the context of the
+await. Awaitable; gives what the function returns, or raises what it raises.
+
+Cancelling the awaiting task takes the call out of the queue if it has not begun. A call that has begun runs to
+its end; its result is dropped. Calls that still run when the interpreter exits are not waited for.";
+
+/// Makes the function. CPython makes the tuple of its arguments, because pyo3 panics if there is no memory for it.
+pub(super) fn make_function<'py>(module: &Bound<'py, PyModule>) -> PyResult<Bound<'py, PyCFunction>> {
+    PyCFunction::new_with_keywords(module.py(), called, c"spawn_blocking", DOC, Some(module))
+}
+
+unsafe extern "C" fn called(
+    _module: *mut ffi::PyObject,
+    arguments: *mut ffi::PyObject,
+    keywords: *mut ffi::PyObject,
+) -> *mut ffi::PyObject {
+    guard(|| {
+        // SAFETY: the interpreter calls the function with a tuple, and with a dict or null. They live as long as the call.
+        let (arguments, keywords) = unsafe {
+            let py = Python::assume_attached();
+            let arguments = Bound::from_borrowed_ptr(py, arguments).cast_into_unchecked::<PyTuple>();
+            let keywords = Bound::from_borrowed_ptr_or_opt(py, keywords);
+            (arguments, keywords.map(|keywords| keywords.cast_into_unchecked::<PyDict>()))
+        };
+        match with_arguments(&arguments, keywords) {
+            Ok(operation) => operation.into_ptr(),
+            Err(error) => {
+                let Raised = error.into();
+                null_mut()
+            }
+        }
+    })
+}
+
+fn with_arguments<'py>(
+    all: &Bound<'py, PyTuple>,
+    keywords: Option<Bound<'py, PyDict>>,
+) -> PyResult<Bound<'py, PyAny>> {
+    if all.is_empty() {
+        let message = "spawn_blocking() missing 1 required positional argument: 'function'";
+        return Err(exception::<PyTypeError>(message));
+    }
+    // SAFETY: a tuple; an owned reference to another one, or null with an error.
+    let arguments = unsafe {
+        let rest = ffi::PyTuple_GetSlice(all.as_ptr(), 1, ffi::Py_ssize_t::MAX);
+        Bound::from_owned_ptr_or_err(all.py(), rest)?.cast_into_unchecked()
+    };
+    spawn_blocking(all.py(), all.get_item(0)?, arguments, keywords)
+}
+
+fn spawn_blocking<'py>(
     py: Python<'py>,
     function: Bound<'py, PyAny>,
     args: Bound<'py, PyTuple>,
@@ -63,7 +114,7 @@ pub(crate) fn spawn_blocking<'py>(
         let kind = function.get_type().name()?.to_string();
         let message =
             format!("a callable object was expected by spawn_blocking(), got an instance of {kind}");
-        return Err(exception::<pyo3::exceptions::PyTypeError>(message));
+        return Err(exception::<PyTypeError>(message));
     }
     let call = || py_tuple(py, [function.clone(), args.clone().into_any()]);
     if let Some(simulated) = simulated(py, "spawn_blocking", call, kwargs.as_ref())? {

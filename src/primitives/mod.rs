@@ -47,7 +47,7 @@ pub(crate) fn add_to(module: &Bound<'_, PyModule>) -> PyResult<()> {
     for function in [
         wrap_pyfunction!(sleep::sleep, module)?,
         wrap_pyfunction!(echo::start_echo_server, module)?,
-        wrap_pyfunction!(blocking::spawn_blocking, module)?,
+        blocking::make_function(module)?,
     ] {
         let function = coroutine_function(function.into_any())?;
         module.add(function.getattr(Fallible("__name__"))?.cast_into::<PyString>()?, function)?;

@@ -1,5 +1,7 @@
 """Runs a piece of code repeatedly while allocations fail: a single one, or thousands in a row."""
 
+import asyncio
+import logging
 import os
 import signal
 import sys
@@ -8,6 +10,10 @@ try:
     import _testcapi
 except ImportError:
     _testcapi = None
+try:
+    import wakeloop
+except ImportError:
+    wakeloop = None
 
 # A debug build aborts over the failure that is described below at `CPYTHONS`.
 POSSIBLE = hasattr(_testcapi, "set_nomemory") and not hasattr(sys, "gettotalrefcount")
@@ -64,8 +70,58 @@ def _run(prepare, body, first, last):
     os._exit(0)
 
 
-# If CPython has no memory for the frame of a Python function, it fails without setting an exception.
-CPYTHONS = ("SystemError error return without exception set", "SystemError <function ")
+class Operations(logging.Handler):
+    """Makes the pieces that run an operation on a loop, and then make sure that the loop still works.
+
+    CPython itself may lose the step of a task that has no memory, the job of an executor, and on Python 3.11 the
+    callback of a future. It reports that, and the operation that waits for it is given up.
+    """
+
+    def __init__(self, loop):
+        super().__init__()
+        self.loop = loop
+        self.reported = False
+        loop.set_exception_handler(lambda loop, context: self._report(context.get("exception")))
+        sys.unraisablehook = lambda unraisable: self._report(unraisable.exc_value)
+        executors = logging.getLogger("concurrent.futures")
+        executors.addHandler(self)
+        executors.propagate = False
+
+    def emit(self, record):
+        self._report(record.exc_info[1])
+
+    def _report(self, error):
+        if isinstance(error, MemoryError):
+            self.reported = True
+            self.loop.call_soon_threadsafe(self.loop.stop)
+
+    def piece(self, prepare, call):
+        """The coroutine function `call` gets the result of the coroutine function `prepare`."""
+        return lambda: self.loop.run_until_complete(prepare()), lambda given: self._body(call, given)
+
+    def _body(self, call, given):
+        try:
+            self.loop.run_until_complete(call(given))
+        except RuntimeError:
+            if not self.reported:
+                raise
+        finally:
+            _testcapi.remove_mem_hooks()
+            self.loop.run_until_complete(_works())
+
+
+async def _works():
+    await asyncio.sleep(0.0001)
+    await wakeloop.spawn_blocking(int)
+
+
+CPYTHONS = (
+    # CPython has no memory for the frame of a Python function, and fails without setting an exception.
+    "SystemError error return without exception set",
+    "SystemError <function ",
+    # CPython 3.13 goes on with a task's step for whose entry in the dict of current tasks it has no memory.
+    "SystemError <class 'StopIteration'> returned a result with an exception set",
+)
 
 
 def failures(pieces, most, *lengths):

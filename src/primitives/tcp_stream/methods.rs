@@ -6,6 +6,8 @@ use super::TcpStream;
 use super::call::{Action, TcpStreamCall};
 use super::outcome::ReadKind;
 use crate::capi::class::ClassSpec;
+use crate::capi::error::no_memory;
+use crate::capi::fallible::collected;
 use crate::capi::methods::{Method, SelfSlot, TypeSlot};
 use crate::capi::native::{self, Dealloc, native_class};
 use crate::capi::{Arguments, Borrowed, Exception, Raised, Ref, Slot, This};
@@ -56,20 +58,29 @@ fn readuntil(stream: This<'_, TcpStream>, arguments: Arguments<'_>) -> Result<Re
 /// A bytes-like object, or a tuple of them.
 fn separators(given: Borrowed<'_>) -> Result<ReadRequest, Raised> {
     let separators = match given.tuple_items() {
-        Some(items) => items.iter().map(|item| separator(*item)).collect(),
-        None => separator(given).map(|only| vec![only]),
-    }?;
+        Some(items) => collected(items.iter().map(|item| separator(*item)))?,
+        None => vec![separator(given)?],
+    };
     match &separators[..] {
         [] => Err(Exception::ValueError.raise("Separator should contain at least one element")),
         [only] if **only == *b"\n" => Ok(ReadRequest::Line),
-        _ => Ok(ReadRequest::Until(separators.into())),
+        all => {
+            // An `Arc` cannot be made fallibly, so the memory for it is asked for, and given back, just before.
+            Vec::<Box<[u8]>>::new().try_reserve_exact(all.len() + 1).map_err(|_| no_memory())?;
+            Ok(ReadRequest::Until(separators.into()))
+        }
     }
 }
 
 fn separator(given: Borrowed<'_>) -> Result<Box<[u8]>, Raised> {
     match Data::from_python(given)?.rest() {
         [] => Err(Exception::ValueError.raise("Separator should be at least one-byte string")),
-        separator => Ok(separator.into()),
+        separator => {
+            let mut copy = Vec::new();
+            copy.try_reserve_exact(separator.len()).map_err(|_| no_memory())?;
+            copy.extend_from_slice(separator);
+            Ok(copy.into())
+        }
     }
 }
 
@@ -129,8 +140,8 @@ fn write_all(stream: This<'_, TcpStream>, arguments: Arguments<'_>) -> Result<Re
     let data = match (arguments.rest(0), arguments.keywords()) {
         (&[data], 0) => Data::from_python(data)?,
         (pieces, 0) => {
-            let pieces = pieces.iter().map(|piece| Data::from_python(*piece));
-            Data::joined(pieces.collect::<Result<Vec<_>, _>>()?.iter().map(Data::rest))?
+            let pieces = collected(pieces.iter().map(|piece| Data::from_python(*piece)))?;
+            Data::joined(pieces.iter().map(Data::rest))?
         }
         _ => return Err(Exception::TypeError.raise("write_all() takes no keyword arguments")),
     };

@@ -20,7 +20,7 @@ use super::receive::error_received;
 use super::state::{Datagram, Outgoing, Target};
 use crate::capi::audit::has_hook;
 use crate::capi::buffer::{Content, bytes_from, is_scattered};
-use crate::capi::error::{exception_about, raise, raise_io, take_exception};
+use crate::capi::error::{exception_about, no_memory, raise, raise_io, take_exception};
 use crate::capi::fallible::tuple;
 use crate::capi::imports::imports;
 use crate::capi::inspect::clear_error;
@@ -119,6 +119,7 @@ pub(super) fn sendto(
         }
     }
     let outgoing = Outgoing { bytes: content.keep(0)?.0, target };
+    sending.queue().try_reserve(1).map_err(|_| no_memory())?;
     sending.size.set(sending.size.get() + size_of_one(this, &outgoing));
     sending.queue().push_back(outgoing);
     after_queueing(this, core, departure)

@@ -11,6 +11,7 @@ use super::store::Store;
 use crate::capi::arguments::parse_init;
 use crate::capi::buffer::Buffer;
 use crate::capi::error::exception;
+use crate::capi::fallible::collected;
 use crate::capi::imports::support;
 use crate::capi::inspect::boolean;
 use crate::capi::methods::{Attribute, Method, TypeSlot};
@@ -64,21 +65,22 @@ fn readline(this: This<'_, Reader>) -> Result<Ref, Raised> {
 fn readuntil(this: This<'_, Reader>, arguments: Arguments<'_>) -> Result<Ref, Raised> {
     reading(this, arguments, "readuntil", || {
         let ([], [separator]) = arguments.bind("StreamReader.readuntil", [], ["separator"])?;
-        Ok(separator.map_or(Some(Vec::new()), separators).map(Kind::Until))
+        Ok(separator.map_or(Ok(Some(Vec::new())), separators)?.map(Kind::Until))
     })
 }
 
 /// A separator, or a tuple of separators, as a list with the shortest first. `None` if asyncio's code has to raise an
 /// error.
-fn separators(given: Borrowed<'_>) -> Option<Vec<Ref>> {
+fn separators(given: Borrowed<'_>) -> Result<Option<Vec<Ref>>, Raised> {
     let items = given.tuple_items().filter(|_| READUNTIL_TAKES_TUPLES && given.is_exact_tuple());
-    let mut list: Vec<Ref> = items.unwrap_or(&[given]).iter().map(|item| item.clone_ref()).collect();
+    let mut list = collected(items.unwrap_or(&[given]).iter().map(|item| Ok(item.clone_ref())))?;
     let length = |item: &Ref| item.exact_bytes().map_or(0, <[u8]>::len);
     if list.is_empty() || list.iter().any(|item| length(item) == 0) {
-        return None;
+        return Ok(None);
     }
-    list.sort_by_key(length);
-    Some(list)
+    // In place, without memory. Which of two separators of one length is tried first makes no difference.
+    list.sort_unstable_by_key(length);
+    Ok(Some(list))
 }
 
 /// `__anext__`.
