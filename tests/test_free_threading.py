@@ -6,14 +6,16 @@ import shutil
 import socket
 import subprocess
 import sys
-import sysconfig
 import threading
+import time
 import tomllib
 from pathlib import Path
 
 import pytest
 
-FREE_THREADED_BUILD = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
+import wakeloop
+from tests.support.builds import FREE_THREADED
+
 ROOT = Path(__file__).parent.parent
 
 
@@ -82,7 +84,7 @@ print(*declared(_core), *declared(made[0]))
 
 
 @pytest.mark.native
-@pytest.mark.skipif(not FREE_THREADED_BUILD, reason="the GIL is always on here")
+@pytest.mark.skipif(not FREE_THREADED, reason="the GIL is always on here")
 @pytest.mark.parametrize(
     ("environment", "after"),
     [
@@ -256,6 +258,40 @@ def test_a_result_that_another_thread_sets_wakes_the_task(run):
     run(main())
 
 
+@pytest.mark.native
+@pytest.mark.skipif(not FREE_THREADED, reason="with a GIL, the other thread has to wait for it")
+def test_python_code_that_a_transport_calls_through_a_reader_leaves_the_loop_to_other_threads(run):
+    """The transport is in a section of the loop, and within that in one of the reader. Both end for such a call."""
+    answers, in_time = [], []
+
+    class Waiter(asyncio.Future):
+        def set_result(self, result):
+            asks = threading.Thread(target=lambda: answers.append(transport.get_write_buffer_size()))
+            asks.start()
+            end = time.monotonic() + 5
+            while not answers and time.monotonic() < end:
+                pass  # a wait would let the other thread in
+            in_time.extend(answers)
+            asks.join()
+            super().set_result(result)
+
+    async def main():
+        nonlocal transport
+        ours, theirs = socket.socketpair()
+        with theirs:
+            reader, writer = await wakeloop.open_connection(sock=ours)
+            transport = writer.transport
+            reader._waiter = woken = Waiter(loop=asyncio.get_running_loop())
+            theirs.send(b"x")
+            await asyncio.wait_for(woken, 20)
+            writer.close()
+            await writer.wait_closed()
+
+    transport = None
+    run(main())
+    assert in_time == answers == [0]
+
+
 def test_calls_from_several_threads_each_keep_their_order(run):
     async def main():
         loop, seen, done = asyncio.get_running_loop(), [], asyncio.Event()
@@ -373,7 +409,7 @@ def test_wait_closed_ends_when_another_thread_collects_the_last_transport(loop, 
 
 
 @pytest.mark.native
-@pytest.mark.skipif(not FREE_THREADED_BUILD, reason="with a GIL, call_soon_threadsafe yields it")
+@pytest.mark.skipif(not FREE_THREADED, reason="with a GIL, call_soon_threadsafe yields it")
 def test_threads_that_flood_a_loop_are_held_back(loop):
     ended, lengths = threading.Event(), []
 

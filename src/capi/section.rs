@@ -10,7 +10,7 @@
 //!
 //! - [`hold`] runs a closure in a section. [`enter`] is for functions with many exits, such as the methods of pyo3's
 //!   classes; the section ends when the value is dropped.
-//! - [`release`] ends the innermost section for the time of a call of Python code, and begins it again. Without that,
+//! - [`release`] ends the innermost sections for the time of a call of Python code, and begins them again. Without that,
 //!   other threads would wait for a loop until its callbacks end. Every call in [`call`](super::call) does so.
 //! - A dropped reference is such a call too, even if others are left: the interpreter may have to wait for a lock before
 //!   it can tell the thread that has made the object. So what is replaced is dropped after its place has its new value,
@@ -220,9 +220,24 @@ cfg_select! {
             Held { section, _object: object.clone_ref() }
         }
 
-        /// Runs `body`, which runs Python code, outside of the innermost section of this thread.
+        /// Runs `body`, which runs Python code, outside of the innermost sections of this thread, up to the first that
+        /// is not ours.
+        ///
+        /// If only one of two nested sections ended, a method that Python code calls could not begin the other one again:
+        /// the interpreter yields the processor forty times before it suspends the lock that this thread holds itself.
         #[inline(always)]
         pub(crate) fn release<R>(body: impl FnOnce() -> R) -> R {
+            // SAFETY: null, or a section that has begun in a caller of this function and has not ended.
+            match unsafe { INNERMOST.get().as_ref() } {
+                // A function of the interpreter, which is in a section of its own, may have called us.
+                Some(section) if section.is_innermost() => leave(section, body),
+                _ => body(),
+            }
+        }
+
+        /// Ends the innermost section of this thread for the time of `body`.
+        #[inline(always)]
+        fn leave<R>(section: &Section, body: impl FnOnce() -> R) -> R {
             struct Again<'a>(&'a Section);
 
             impl Drop for Again<'_> {
@@ -233,17 +248,20 @@ cfg_select! {
                 }
             }
 
-            // SAFETY: null, or a section that has begun in a caller of this function and has not ended.
-            let Some(section) = (unsafe { INNERMOST.get().as_ref() }) else { return body() };
-            if !section.is_innermost() {
-                // A function of the interpreter, which is in a section of its own, has called us.
-                return body();
-            }
             INNERMOST.set(null());
             // SAFETY: the innermost section of this thread.
             unsafe { PyCriticalSection_End(section.raw.get()) };
             let _again = Again(section);
-            body()
+            // SAFETY: as in `release`: the outer section ends after this one.
+            match unsafe { section.outer.get().as_ref() } {
+                Some(outer) if outer.is_innermost() => leave_outer(outer, body),
+                _ => body(),
+            }
+        }
+
+        #[inline(never)]
+        fn leave_outer<R>(section: &Section, body: impl FnOnce() -> R) -> R {
+            leave(section, body)
         }
 
         /// Is the lock of `object` held? For debug assertions.

@@ -1,0 +1,12 @@
+"""What the interpreter under test was built for, and the marks of tests that need more than it has."""
+
+import sysconfig
+
+import pytest
+
+#: Is this a build of CPython that runs without a GIL?
+FREE_THREADED = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
+
+needs_gil = pytest.mark.skipif(FREE_THREADED, reason="a free-threaded build of Python has no GIL")
+needs_recorder = pytest.mark.skipif(FREE_THREADED, reason="there is no recorder on a free-threaded build of Python")
+needs_watchdog = pytest.mark.skipif(FREE_THREADED, reason="there is no watchdog on a free-threaded build of Python")
