@@ -300,8 +300,10 @@ impl FileCall {
                 }
                 this.action.set(Some(Action::Close));
                 return FileCall::submit(this, file, guard, Job::Close, None).inspect_err(|Raised| {
-                    // No thread: the descriptor is still open.
-                    file.shared.closed.store(false, Ordering::Relaxed);
+                    // Without a thread the descriptor is still open. `conclude`, where the job has ended, takes the action.
+                    if this.action.take().is_some() {
+                        file.shared.closed.store(false, Ordering::Relaxed);
+                    }
                 });
             }
         };
@@ -397,8 +399,9 @@ impl FileCall {
         file: This<'_, File>,
         finished: Option<Finished>,
     ) -> Result<Step, Raised> {
+        let action = this.action.take();
         let Some(Finished { reply, turn, raw }) = finished else {
-            if matches!(this.action.take(), Some(Action::Close)) {
+            if matches!(action, Some(Action::Close)) {
                 file.shared.closed.store(false, Ordering::Relaxed);
             }
             return Err(raise_io(&NoThread.into()));
@@ -416,7 +419,7 @@ impl FileCall {
                 return Err(error.into_inner().map_or(Raised, Raised::from));
             }
         };
-        let result = match (reply, this.action.take()) {
+        let result = match (reply, action) {
             (Reply::Item(length, bytes), Some(Action::Read(_, give))) => {
                 let bytes = bytes.map(|bytes| object(this.py(), bytes)).transpose()?;
                 take_item(this, file, length, bytes, &give)
