@@ -10,7 +10,7 @@ import logging
 
 import pytest
 
-from tests.support import certificate, leaks, loops, processes, signals
+from tests.support import builds, certificate, leaks, loops, processes, signals
 
 TIMEOUT = 30
 
@@ -63,8 +63,8 @@ def pytest_generate_tests(metafunc):
         metafunc.parametrize("loop_name", [pytest.param(name, marks=marks.get(name, ())) for name in names])
 
 
-#: wakeloop's two TLS engines. Every TLS test runs with both.
-ENGINES = ["native", "sslobject"]
+#: wakeloop's two TLS engines. Every TLS test runs with both. Free-threaded builds of Python have one.
+ENGINES = ["sslobject"] if builds.FREE_THREADED else ["native", "sslobject"]
 
 
 @pytest.fixture

@@ -6,11 +6,11 @@ import pathlib
 import re
 import subprocess
 import sys
-import sysconfig
 
 import pytest
 
 import wakeloop
+from tests.support.builds import FREE_THREADED
 
 pytestmark = pytest.mark.native
 
@@ -73,7 +73,7 @@ def test_info_prints_build_default_loop_and_whether_children_are_reached(tmp_pat
     assert re.match(r"(release|debug) for \S+ by rustc \d+\.\d+", found["build"])
     assert "asyncio.unix_events._UnixSelectorEventLoop" in found["default"]
     assert found["children"] == "WAKELOOP=1 gives them wakeloop's event loop"
-    assert found["GIL"].startswith("off" if sysconfig.get_config_var("Py_GIL_DISABLED") else "on, as in every ordinary")
+    assert found["GIL"].startswith("off" if FREE_THREADED else "on, as in every ordinary")
     assert "wakeloop.loop.EventLoop" in facts(command("info", cwd=tmp_path, WAKELOOP="1"))["default"]
 
 

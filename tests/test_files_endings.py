@@ -3,7 +3,6 @@
 import asyncio
 import gc
 import os
-import warnings
 import weakref
 
 import pytest
@@ -46,6 +45,7 @@ def test_a_file_that_is_not_closed_warns_and_writes_what_it_kept(run, tmp_path):
     run(main())
 
 
+@pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
 def test_a_file_without_references_is_freed_in_the_middle_of_a_read(run, fifo):
     async def main():
         opening = asyncio.ensure_future(wakeloop.open(fifo, "rb"))
@@ -53,16 +53,14 @@ def test_a_file_without_references_is_freed_in_the_middle_of_a_read(run, fifo):
         file = await opening
         gone, descriptor = weakref.ref(file), file.fileno()
         await cancelled(file.read(5), 2)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ResourceWarning)
-            del file, opening
-            for _ in range(1000):
-                gc.collect()
-                if gone() is None and not os.path.exists(f"/dev/fd/{descriptor}"):
-                    break
-                await asyncio.sleep(0.001)
-            else:
-                pytest.fail("the file is still there")
+        del file, opening
+        for _ in range(1000):
+            gc.collect()
+            if gone() is None and not os.path.exists(f"/dev/fd/{descriptor}"):
+                break
+            await asyncio.sleep(0.001)
+        else:
+            pytest.fail("the file is still there")
         os.close(writer)
 
     run(main())

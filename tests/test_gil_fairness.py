@@ -16,8 +16,9 @@ import time
 import pytest
 
 import wakeloop
+from tests.support.builds import needs_gil
 
-pytestmark = [pytest.mark.native, pytest.mark.usefixtures("runtime")]
+pytestmark = [pytest.mark.native, pytest.mark.usefixtures("runtime"), needs_gil]
 
 #: Releases in a twentieth of a second: at least so many if a thread seems to want the GIL, at most so many if none does.
 OFTEN, RARELY = 20, 12

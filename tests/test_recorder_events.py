@@ -10,13 +10,14 @@ import time
 import pytest
 import wakeloop
 
+from tests.support.builds import needs_recorder
 from tests.support.nesting import make_nestable, run_nested
 from tests.support.recorder import TOLERANCE, Truth, record, recorded, recorder_stops, trace_path  # noqa: F401
 from tests.support.sockets import socketpair
 from tests.support.tls_pair import Echo, close, secure_pair
 from tests.support.trace import ends
 
-pytestmark = pytest.mark.native
+pytestmark = [pytest.mark.native, needs_recorder]
 
 
 def test_callbacks_timers_and_tasks_have_their_names_and_their_real_times(run, path):

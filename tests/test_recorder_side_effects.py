@@ -10,10 +10,11 @@ import weakref
 import pytest
 import wakeloop
 
+from tests.support.builds import needs_recorder
 from tests.support.recorder import recorder_stops, trace_path  # noqa: F401
 from tests.support.script import run_script
 
-pytestmark = pytest.mark.native
+pytestmark = [pytest.mark.native, needs_recorder]
 
 
 def life_and_death(loop):

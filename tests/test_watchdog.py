@@ -23,8 +23,9 @@ import pytest
 
 import wakeloop
 from tests.support import nesting, sandbox, script
+from tests.support.builds import needs_watchdog
 
-pytestmark = pytest.mark.native
+pytestmark = [pytest.mark.native, needs_watchdog]
 
 LIMIT = 0.03
 #: The C library, called without releasing the GIL.
