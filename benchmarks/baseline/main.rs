@@ -8,6 +8,7 @@
 
 mod echo;
 mod http;
+mod send;
 mod streams;
 mod system;
 mod tls;
@@ -30,6 +31,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         "bulk-64" => bulk(64),
         "bulk-1024" => bulk(1024),
         "upload" => streams::serve(tcp()?, http::Upload::new),
+        "send" => send::serve(argument(3)?.parse()?, argument(4)?.parse()?, argument(5)?.parse()?),
         "udp" => udp::serve(),
         "tls" => {
             let server = tls::Tls::new(argument(3)?, argument(4)?, argument(5)?, argument(6)?)?;

@@ -10,6 +10,7 @@ pub const EPOLLET: u32 = 1 << 31;
 const EPOLL_CTL_ADD: c_int = 1;
 const PR_SET_PDEATHSIG: c_int = 1;
 const SIGKILL: u64 = 9;
+const CLOCK_PROCESS_CPUTIME_ID: c_int = 2;
 pub const MSG_DONTWAIT: c_int = 0x40;
 pub const RTLD_NOW: c_int = 2;
 pub const RTLD_GLOBAL: c_int = 0x100;
@@ -58,6 +59,7 @@ unsafe extern "C" {
     fn epoll_ctl(set: c_int, operation: c_int, fd: c_int, event: *mut Event) -> c_int;
     fn epoll_wait(set: c_int, events: *mut Event, count: c_int, timeout: c_int) -> c_int;
     fn sched_setaffinity(pid: c_int, size: usize, mask: *const u64) -> c_int;
+    fn clock_gettime(clock: c_int, time: *mut [i64; 2]) -> c_int;
     fn prctl(option: c_int, value: u64, a: u64, b: u64, c: u64) -> c_int;
     pub fn recvmmsg(
         fd: c_int,
@@ -83,6 +85,14 @@ pub fn pin(cpu: i64) {
         // SAFETY: a live mask of the size that is given.
         unsafe { sched_setaffinity(0, size_of::<u64>(), &(1u64 << cpu)) };
     }
+}
+
+/// The CPU time of this process.
+pub fn cpu_seconds() -> f64 {
+    let mut time = [0; 2];
+    // SAFETY: room for a `timespec`, which is two 64-bit numbers on 64-bit Linux.
+    unsafe { clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &mut time) };
+    time[0] as f64 + time[1] as f64 * 1e-9
 }
 
 /// An epoll set that lives as long as the process.
