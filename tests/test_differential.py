@@ -27,7 +27,7 @@ READ_PIPE = pytest.param("read-pipe", marks=pytest.mark.skipif(FORGETS_PAUSE, re
     "kind",
     [
         *("unix", "tcp", "datagrams", "server", READ_PIPE, "write-pipe"),
-        *("sockets", "streams", "our-streams", "processes", "schedules"),
+        *("sockets", "streams", "our-streams", "processes", "schedules", "writes", "datagram-writes"),
     ],
 )
 def test_a_random_scenario_looks_the_same_as_on_asyncio(kind, debug, asyncio_log):
@@ -36,7 +36,7 @@ def test_a_random_scenario_looks_the_same_as_on_asyncio(kind, debug, asyncio_log
 
 @pytest.mark.native
 @pytest.mark.timeout(60 + COUNT)
-@pytest.mark.parametrize("kind", ["tls-server", "tls-client"])
+@pytest.mark.parametrize("kind", ["tls-server", "tls-client", "tls-writes"])
 def test_a_random_tls_scenario_looks_the_same_as_on_asyncio(kind, tls, tls_engine, loop_name, asyncio_log):
     check(kind, tls=tls)
 

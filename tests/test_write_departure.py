@@ -406,6 +406,54 @@ def test_buffer_size_and_limits_are_those_of_writes_that_were_sent(run, connecte
     run(main())
 
 
+@pytest.mark.parametrize("size", [100, 5_000, 70_000])
+@pytest.mark.parametrize("count", [2, 40])
+def test_the_memory_of_a_connection_whose_peer_does_not_read_stays_within_its_limits(run, connected, size, count):
+    """Also where the writes of a step come in a number that the connection is used to."""
+
+    class Piece(bytes):
+        alive = 0
+
+        def __init__(self, _):
+            Piece.alive += 1
+
+        def __del__(self):
+            Piece.alive -= 1
+
+    class Pausing(Recording):
+        paused = False
+
+        def pause_writing(self):
+            super().pause_writing()
+            self.paused = True
+            high = self.transport.get_write_buffer_limits()[1]
+            assert high < self.transport.get_write_buffer_size() <= high + size
+
+    async def main():
+        with connected() as (sock, peer):
+            transport, protocol = await open_transport(sock, Pausing)
+            # What waits for the next write may be more than the limit while the kernel has room for it.
+            limit = max(transport.get_write_buffer_limits()[1], 256 * 1024) + 2 * size
+
+            def burst():
+                for _ in range(count):
+                    if not protocol.paused:
+                        transport.write(Piece(bytes(size)))
+                        assert Piece.alive * size <= limit
+
+            for _ in range(100_000):
+                await step(burst)
+                if protocol.paused:
+                    break
+            assert protocol.calls[-1] == "pause_writing"
+            assert transport.get_write_buffer_size() <= limit
+            transport.abort()
+            await protocol.lost
+        assert Piece.alive == 0
+
+    run(main())
+
+
 def test_over_tls_every_write_has_left_when_it_returns(run, tls, tls_engine):
     async def main():
         loop = asyncio.get_running_loop()

@@ -22,6 +22,7 @@ from .secure import SecureClient, SecureServer
 from .servers import ServerScenario
 from .sockets import SockScenario
 from .streams import TcpScenario, UnixScenario
+from .writes import DatagramWritesScenario, SecureWritesScenario, WritesScenario
 
 KINDS = {
     "unix": UnixScenario,
@@ -36,6 +37,9 @@ KINDS = {
     "processes": ProcessScenario,
     "schedules": ScheduleScenario,
     "streams": ConversationScenario,
+    "writes": WritesScenario,
+    "datagram-writes": DatagramWritesScenario,
+    "tls-writes": SecureWritesScenario,
     "our-streams": functools.partial(ConversationScenario, ours=True),
 }
 
