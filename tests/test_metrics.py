@@ -15,6 +15,7 @@ from functools import partial
 
 import pytest
 
+from tests.support.builds import needs_gil
 from wakeloop import Histogram
 
 pytestmark = pytest.mark.native
@@ -64,9 +65,13 @@ def test_metrics_are_numbers_that_never_fall(run):
 def test_metrics_can_be_read_before_after_and_beside_the_run(loop):
     assert not loop.metrics().running
     thread_saw = []
-    loop.call_later(0.05, loop.stop)
-    thread = threading.Timer(0.005, lambda: thread_saw.append(loop.metrics()))
-    thread.start()
+
+    def look():
+        thread_saw.append(loop.metrics())
+        loop.call_soon_threadsafe(loop.stop)
+
+    thread = threading.Thread(target=look)
+    loop.call_soon(thread.start)
     loop.run_forever()
     thread.join()
     assert thread_saw[0].running and not thread_saw[0].closed
@@ -174,6 +179,7 @@ def test_the_length_of_a_turn_is_reported(run):
     run(main())
 
 
+@needs_gil
 def test_the_wait_for_the_gil_is_reported(run):
     """A thread that holds the GIL for a known time, in C code that does not release it."""
     hold = ctypes.PyDLL(None).usleep
@@ -326,6 +332,7 @@ def test_two_loops_have_separate_metrics(loop, loop_factory):
     other.close()
 
 
+@needs_gil
 def test_a_thread_that_computes_does_not_get_the_gil_after_every_batch_of_events(loop_factory):
     """The loop waits briefly for clients that answer at once, before it releases the GIL for a whole switch interval.
 

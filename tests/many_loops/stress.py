@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 import wakeloop
+from tests.support.builds import FREE_THREADED
 
 #: No wait of a job is longer than this, in seconds, on a machine that is busy with 64 loops.
 PATIENCE = 90.0
@@ -133,6 +134,8 @@ class Worker:
             return  # the server was closed while it accepted, or the client has left; asyncio reports it in debug mode
         if "was destroyed but it is pending" in context["message"]:
             return  # the coroutine came from another loop after the tasks of this one were cancelled
+        if FREE_THREADED and "exception was never retrieved" in context["message"] and isinstance(error, OSError):
+            return  # the collector may finalize a stream's future before its protocol, which would have retrieved it
         self.shared.fail(f"loop {self.number} reports: {context}")
 
     async def do(self, work: Job) -> None:
@@ -446,7 +449,8 @@ async def wrong_threads(worker: Worker) -> None:
     await asyncio.sleep(0.06)
     if fired:
         raise Lost("a timer fired that another thread had cancelled")
-    if there.is_running():
+    # Without a GIL, the run may end between the question and the call, which then closes the loop under its Runner.
+    if not FREE_THREADED and there.is_running():
         try:
             there.close()
         except RuntimeError as error:
