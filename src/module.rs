@@ -85,6 +85,12 @@ fn _settings(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
     Ok(found)
 }
 
+/// May one of the environment variables be set?
+#[pyfunction]
+fn _may_have_settings() -> bool {
+    settings::may_be_set()
+}
+
 /// How long a wait of a new loop, or of the runtime, spins at most, in nanoseconds; 0 if it never does.
 #[pyfunction]
 fn _spin_window() -> PyResult<u64> {
@@ -209,6 +215,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(_forking, module)?)?;
     module.add_function(wrap_pyfunction!(_histogram_bounds, module)?)?;
     module.add_function(wrap_pyfunction!(_settings, module)?)?;
+    module.add_function(wrap_pyfunction!(_may_have_settings, module)?)?;
     module.add_function(wrap_pyfunction!(_spin_window, module)?)?;
     module.add_function(wrap_pyfunction!(_map_page, module)?)?;
     module.add_function(wrap_pyfunction!(_page_sizes, module)?)?;

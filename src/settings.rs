@@ -95,6 +95,26 @@ pub(crate) fn all() -> impl Iterator<Item = &'static Variable> {
     PYTHON.iter().chain([&WORKERS, &SPIN, &SEED])
 }
 
+/// May one of the variables be set? This is one walk over the environment; [`Variable::read`] needs one for each name.
+#[cfg(feature = "python")]
+pub(crate) fn may_be_set() -> bool {
+    cfg_select! {
+        // SAFETY: the array of C strings that `getenv` walks, under the same condition: nobody changes the environment
+        // at the same time. Python changes it with the GIL held, as the callers hold it.
+        all(target_os = "linux", not(Py_GIL_DISABLED)) => unsafe {
+            let mut next = libc::environ;
+            while !next.is_null() && !(*next).is_null() {
+                if libc::strncmp(*next, c"WAKELOOP".as_ptr(), 8) == 0 {
+                    return true;
+                }
+                next = next.add(1);
+            }
+            false
+        },
+        _ => true,
+    }
+}
+
 /// Reads all variables. Fails for the first that means nothing.
 pub(crate) fn check() -> Result<(), WrongSetting> {
     all().try_for_each(|variable| variable.read().map(drop))

@@ -20,9 +20,9 @@ def add(loop: Any) -> None:
 
 
 def _thread_name() -> str:
-    # current_thread() would add an object for a thread that Python has not started.
-    current = threading.get_ident()
-    return next((thread.name for thread in threading.enumerate() if thread.ident == current), "thread")
+    # current_thread() would add an object for a thread that Python has not started. (Before 3.13, it does not say so.)
+    thread = threading._active.get(threading.get_ident())  # type: ignore[attr-defined]
+    return "thread" if thread is None else thread.name
 
 
 def open_loops() -> dict[str, Any]:

@@ -10,16 +10,18 @@ from typing import Any
 
 from . import _core
 
-_last: dict[str, Any] | None = None
+#: The values by the names of the variables. Empty if no variable is set.
+given: dict[str, Any] = {}
+_was_read = False
 
 
 def read() -> dict[str, Any]:
     """Read all variables; None for those that are not set. Raises ValueError for the first that means nothing."""
-    global _last
-    _last = _core._settings()
-    return _last
+    global given, _was_read
+    given, _was_read = _core._settings() if _core._may_have_settings() else {}, True
+    return given
 
 
 def setting(name: str) -> Any:
     """Return what a variable was set to when a loop was last made, or what it is set to now if none was."""
-    return (read() if _last is None else _last)[name]
+    return (given if _was_read else read()).get(name)

@@ -106,9 +106,9 @@ class EventLoop(LoopState):
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         # A wrong setting is an error here, before anything is made.
-        _settings.read()
-        _tls.check_engine()
-        _record.start_if_asked()
+        if _settings.read():
+            _tls.check_engine()
+            _record.start_if_asked()
         return super().__new__(cls, *args, **kwargs)
 
     def __init__(self, selector: selectors.BaseSelector | None = None) -> None:
@@ -123,10 +123,11 @@ class EventLoop(LoopState):
         base_events.logger.debug("Using event loop: wakeloop %s", _core.__version__)
         if not own and selector is not None:
             _stepping.watch_core(self, selector)
-        if (limit := _settings.setting("WAKELOOP_SLOW_TURN")) is not None:
+        settings = _settings.given
+        if settings and (limit := settings["WAKELOOP_SLOW_TURN"]) is not None:
             self.slow_turn_duration = limit
         _registry.add(self)
-        if _publish.wanted or _settings.setting("WAKELOOP_PUBLISH"):
+        if _publish.wanted or (settings and settings["WAKELOOP_PUBLISH"]):
             _publish.publish_new(self)
 
     # -- what it has done ------------------------------------------------------------------------

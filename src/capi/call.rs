@@ -342,7 +342,7 @@ fn in_entered_context<T>(context: &Ref, body: impl FnOnce() -> Result<T, Raised>
 
 /// Enters a context. Returns false, with an error set, if that is not possible.
 #[inline(always)]
-fn enter(context: &Ref) -> bool {
+pub(super) fn enter(context: &Ref) -> bool {
     // SAFETY: a live object; the function itself checks that it is a context.
     unsafe { ffi::PyContext_Enter(context.as_ptr()) >= 0 }
 }
@@ -350,7 +350,7 @@ fn enter(context: &Ref) -> bool {
 /// Leaves a context that was entered, and passes the result on. Leaving fails only if the callee entered or left
 /// contexts without undoing it. Then that error is the result, unless there is one already.
 #[inline(always)]
-fn leave<T>(context: &Ref, result: Result<T, Raised>) -> Result<T, Raised> {
+pub(super) fn leave<T>(context: &Ref, result: Result<T, Raised>) -> Result<T, Raised> {
     // SAFETY: a live object; the function itself checks that it is the context that was entered last.
     let left = unsafe { ffi::PyContext_Exit(context.as_ptr()) };
     if left < 0 && result.is_ok() { Err(Raised) } else { result }

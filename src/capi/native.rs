@@ -7,6 +7,7 @@
 
 use std::cell::Cell;
 use std::marker::PhantomData;
+use std::mem::ManuallyDrop;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
@@ -310,7 +311,7 @@ pub(crate) fn create_with<T: Native>(fields: impl FnOnce() -> T) -> Result<Ref, 
     // SAFETY: the class has room for the fields behind its header; those of a base class are zeroed, which for the
     // slots of a Python class means empty. Ours are written before anybody sees the object, the collector included.
     unsafe {
-        let object = if let Some(object) = T::freelist().and_then(|list| list.take(class)) {
+        let object = if let Some(object) = T::freelist().and_then(Freelist::take) {
             object
         } else if T::COLLECTED {
             ffi::PyObject_GC_New::<ffi::PyObject>(class)
@@ -399,7 +400,7 @@ pub(crate) trait Dealloc: Native {
     /// Ends the instance. Dropping it drops the fields and frees the memory.
     #[inline(always)]
     fn dealloc(dead: Dead<Self>) {
-        drop(dead);
+        dead.free();
     }
 }
 
@@ -433,23 +434,40 @@ impl<T: Native> Deref for Dead<T> {
     }
 }
 
-impl<T: Native> Drop for Dead<T> {
+impl<T: Native> Dead<T> {
+    /// What dropping it does. The compiler inlines this, but not what drops a value.
     #[inline(always)]
-    fn drop(&mut self) {
+    pub(crate) fn free(self) {
+        // SAFETY: the value is not used or dropped after this.
+        unsafe { ManuallyDrop::new(self).free_in_place() };
+    }
+
+    /// # Safety
+    /// The value is not used after this.
+    #[inline(always)]
+    unsafe fn free_in_place(&mut self) {
         // SAFETY: the contract of `new`; this is the only place that drops the fields. The type is kept alive by the
         // reference of its instance until the memory is free.
         unsafe {
             std::ptr::drop_in_place(fields_of::<T>(self.0));
-            let kind = ffi::Py_TYPE(self.0);
             if T::freelist().is_some_and(|list| list.keep(self.0)) {
-                // A new instance will use the memory.
-            } else if T::COLLECTED {
+                return;
+            }
+            let kind = ffi::Py_TYPE(self.0);
+            if T::COLLECTED {
                 ffi::PyObject_GC_Del(self.0.cast());
             } else {
                 ffi::PyObject_Free(self.0.cast());
             }
             ffi::Py_DECREF(kind.cast());
         }
+    }
+}
+
+impl<T: Native> Drop for Dead<T> {
+    fn drop(&mut self) {
+        // SAFETY: the value ends with this.
+        unsafe { self.free_in_place() };
     }
 }
 

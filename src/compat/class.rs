@@ -124,7 +124,7 @@ impl Class {
     /// Does the class have the methods that were recorded, with the same code?
     #[inline(always)]
     pub(crate) fn is_unpatched(&self) -> bool {
-        self.has_methods() && self.codes.iter().all(Code::is_in_place)
+        self.has_methods() && Code::are_in_place(&self.codes)
     }
 
     /// Is `object` an instance of exactly this class, whose methods are patched neither on the class nor on the object?

@@ -31,9 +31,15 @@ pub(super) struct Code {
 
 impl Code {
     #[inline(always)]
-    pub(super) fn is_in_place(&self) -> bool {
+    fn is_in_place(&self) -> bool {
         // SAFETY: `Original::of` has checked that it is a function.
         unsafe { code_of(self.function.as_ptr()) == self.code.as_ptr() }
+    }
+
+    /// Have all these functions their original code? They almost always do, so there is no branch for each.
+    #[inline(always)]
+    pub(super) fn are_in_place(codes: &[Code]) -> bool {
+        codes.iter().fold(true, |all, code| all & code.is_in_place())
     }
 }
 

@@ -275,7 +275,7 @@ fn yield_gil(py: Python<'_>) {
 
 // -- timers
 
-/// `now + delay`. It is Python's addition unless both are floats. So a wrong delay raises the error of the addition,
+/// `now + delay`. It is Python's addition unless both are plain numbers. So a wrong delay raises the error of the addition,
 /// and a custom clock may use a number type of its own.
 #[inline(always)]
 fn deadline_after(core: &Core, custom: bool, delay: Borrowed<'_>) -> Result<Deadline, Raised> {
@@ -284,7 +284,7 @@ fn deadline_after(core: &Core, custom: bool, delay: Borrowed<'_>) -> Result<Dead
     }
     let now = if custom {
         custom_time(&core.borrow())?
-    } else if let Some(delay) = delay.exact_float() {
+    } else if let Some(delay) = delay.exact_float().or_else(|| delay.exact_int().map(|whole| whole as f64)) {
         return Ok(Deadline { seconds: monotonic() + delay, given: None });
     } else {
         float(monotonic())?

@@ -20,7 +20,7 @@ use std::ptr::null_mut;
 
 use pyo3::ffi;
 
-use crate::capi::call::{copy_context, copy_current_context, in_context};
+use crate::capi::call::{copy_context, copy_current_context, enter, in_context, leave};
 use crate::capi::error::Raised;
 use crate::capi::fallible::string;
 use crate::capi::inspect::clear_error;
@@ -148,26 +148,47 @@ pub(crate) fn as_object(context: Ref) -> Result<Ref, Raised> {
     }
 }
 
-/// Runs `body` in what [`context_for`] returned. If it fails, the Context that it ran in comes back with the error.
+/// The context of a callback that runs: what [`context_for`] returned, or the scratch context with its variables.
+#[derive(Debug)]
+pub(crate) struct Entered {
+    context: Ref,
+    /// Of the scratch context.
+    layout: Option<Layout>,
+}
+
+/// Enters what [`context_for`] returned. The caller passes the outcome of the callback to [`Entered::leave`]. (With a
+/// closure for the callback, the compiler would not inline that.)
 #[inline(always)]
-pub(crate) fn run_in<T>(context: Ref, body: impl FnOnce() -> Result<T, Raised>) -> Result<T, (Raised, Ref)> {
-    let Some(layout) = layout_of_bare(&context) else {
-        return in_context(&context, body).map_err(|raised| (raised, context));
+pub(crate) fn enter_for_callback(context: Ref) -> Result<Entered, (Raised, Ref)> {
+    let layout = layout_of_bare(&context);
+    let context = match layout {
+        None => context,
+        Some(layout) => match STATE.scratch.take() {
+            Some(scratch) => {
+                // It had the empty variables, which have other owners: dropping this reference runs nothing.
+                drop(exchange(layout, &scratch, Some(context)));
+                scratch
+            }
+            None => with_variables(layout, context).map_err(|raised| (raised, Ref::none()))?,
+        },
     };
-    let scratch = match STATE.scratch.take() {
-        Some(scratch) => {
-            // It had the empty variables, which have other owners: dropping this reference runs nothing.
-            drop(exchange(layout, &scratch, Some(context)));
-            scratch
+    if enter(&context) { Ok(Entered { context, layout }) } else { Err((Raised, context)) }
+}
+
+impl Entered {
+    /// Leaves the context. If the callback has failed, the context that it ran in comes back with the error.
+    #[inline(always)]
+    pub(crate) fn leave<T>(self, result: Result<T, Raised>) -> Result<T, (Raised, Ref)> {
+        let Entered { context, layout } = self;
+        match leave(&context, result) {
+            Ok(value) => {
+                if let Some(layout) = layout {
+                    give_back(layout, context);
+                }
+                Ok(value)
+            }
+            Err(raised) => Err((raised, context)),
         }
-        None => with_variables(layout, context).map_err(|raised| (raised, Ref::none()))?,
-    };
-    match in_context(&scratch, body) {
-        Ok(value) => {
-            give_back(layout, scratch);
-            Ok(value)
-        }
-        Err(raised) => Err((raised, scratch)),
     }
 }
 

@@ -6,7 +6,13 @@ use pyo3::ffi;
 
 use crate::capi::section::REUSES;
 
-/// Memory of one class, whose instances all have the same size. What does not fit goes back to the allocator.
+unsafe extern "C" {
+    /// Gives an object of a class its first reference, and tells tracemalloc. `PyObject_Init` also sets the class.
+    fn _Py_NewReference(object: *mut ffi::PyObject);
+}
+
+/// Memory of one class, whose instances all have the same size. What does not fit goes back to the allocator. What is kept
+/// still refers to the class.
 #[derive(Debug)]
 pub(crate) struct Freelist {
     objects: UnsafeCell<Vec<*mut ffi::PyObject>>,
@@ -22,25 +28,26 @@ impl Freelist {
         Freelist { objects: UnsafeCell::new(Vec::new()), most }
     }
 
-    /// An object of this class with one reference, whose fields behind its header are not written yet and which the
-    /// collector does not track. `None` if the list is empty.
-    ///
-    /// # Safety
-    /// `class` is the one class of this list.
+    /// An object with one reference, whose fields behind its header are not written yet and which the collector does not
+    /// track. `None` if the list is empty.
     #[inline(always)]
-    pub(crate) unsafe fn take(&self, class: *mut ffi::PyTypeObject) -> Option<*mut ffi::PyObject> {
+    pub(crate) fn take(&self) -> Option<*mut ffi::PyObject> {
         if !REUSES {
             return None;
         }
-        // SAFETY: the GIL is held, and the memory is of a dead object of this class.
-        unsafe { (*self.objects.get()).pop().map(|object| ffi::PyObject_Init(object, class)) }
+        // SAFETY: the GIL is held, and the memory is of a dead object, which still has its class.
+        unsafe {
+            let object = (*self.objects.get()).pop()?;
+            _Py_NewReference(object);
+            Some(object)
+        }
     }
 
     /// Keeps the memory of a dead object. False if there is no room.
     ///
     /// # Safety
     /// `object` is of this list's class and not of a subclass, and it is dead: without references, not tracked, without
-    /// weak references, and holding nothing. The caller drops the reference to the class.
+    /// weak references, and holding nothing but its class.
     #[inline(always)]
     pub(crate) unsafe fn keep(&self, object: *mut ffi::PyObject) -> bool {
         if !REUSES {

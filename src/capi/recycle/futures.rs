@@ -50,9 +50,10 @@ fn end(future: Ref) {
         }
         ffi::PyObject_GC_UnTrack(object.cast());
         clear(object);
-        if !DEAD.keep(future.into_ptr()) {
-            ffi::PyObject_GC_Del(object.cast());
+        if DEAD.keep(future.into_ptr()) {
+            return;
         }
+        ffi::PyObject_GC_Del(object.cast());
         // Instances of a static type, as this one is in 3.11, hold no reference to it.
         if cfg!(Py_3_12) || ffi::PyType_HasFeature(class, ffi::Py_TPFLAGS_HEAPTYPE) != 0 {
             ffi::Py_DECREF(class.cast());
@@ -66,7 +67,7 @@ fn end(future: Ref) {
 pub(crate) fn new_uninitialised() -> Option<Ref> {
     // SAFETY: only futures of asyncio's class are kept. Their fields are valid, so that the collector may look at them.
     unsafe {
-        let object = DEAD.take(imports().future.as_ptr().cast())?;
+        let object = DEAD.take()?;
         ffi::PyObject_GC_Track(object.cast());
         Ref::from_owned(object)
     }

@@ -5,7 +5,7 @@
 //!
 //! Dead memory ([`freelist`], [`futures`]). The object is gone when its memory is kept: its last reference was
 //! dropped, its finalizer has run, no weak reference is left, it refers to nothing, and the collector no longer
-//! tracks it. A new object in this memory goes through `PyObject_Init`, which tells tracemalloc, and it is the
+//! tracks it. A new object in this memory goes through `_Py_NewReference`, which tells tracemalloc, and it is the
 //! youngest object that the collector tracks. CPython's own freelists do the same.
 //!
 //! Live objects ([`bytes_cache`], [`stop_iteration`], [`context`]). An object is filled again only if

@@ -84,7 +84,7 @@ macro_rules! dealloc {
             /// Drops the fields, now or at the end of the outermost deallocation.
             #[inline(always)]
             fn dealloc(dead: Dead<$kind>) {
-                if dead.handle().is_emptied() { drop(dead) } else { end_nested(dead) }
+                if dead.handle().is_emptied() { dead.free() } else { end_nested(dead) }
             }
         }
     )*};

@@ -14,7 +14,7 @@ use super::run_lock::RunLock;
 use crate::capi::call::{call_tuple, vectorcall};
 use crate::capi::error::undisturbed;
 use crate::capi::imports::imports;
-use crate::capi::recycle::context::run_in;
+use crate::capi::recycle::context::enter_for_callback;
 use crate::capi::{Fatal, Raised, Ref, Slot};
 use crate::compat::patches;
 
@@ -174,7 +174,8 @@ impl HandleRef {
 
 #[inline(always)]
 fn invoke(callback: &Ref, context: Ref, stack: &mut Stack, tupled: bool) -> Result<(), (Raised, Ref)> {
-    run_in(context, || match &stack.arguments[0] {
+    let entered = enter_for_callback(context)?;
+    let result = match &stack.arguments[0] {
         // SAFETY: if `tupled` is set, the first argument is a tuple.
         Some(tuple) if tupled => unsafe { call_tuple(callback, tuple.as_ptr(), null_mut()) },
         _ => {
@@ -186,8 +187,8 @@ fn invoke(callback: &Ref, context: Ref, stack: &mut Stack, tupled: bool) -> Resu
                 vectorcall(callback.as_ptr(), arguments, count, null_mut())
             }
         }
-    })
-    .map(drop)
+    };
+    entered.leave(result.map(drop))
 }
 
 /// Runs a handle that is not native, such as an `asyncio.Handle` from inherited code or another library.
