@@ -402,6 +402,7 @@ def test_wait_closed_ends_when_another_thread_collects_the_last_transport(loop, 
             assert far.recv(1) == b""
 
     loop.set_debug(debug)
+    loop.slow_callback_duration = 10  # a busy machine may take long to start a thread
     loop.run_until_complete(main())
 
 
