@@ -6,6 +6,7 @@ import gc
 import itertools
 import logging
 import socket
+import sys
 import time
 import weakref
 
@@ -340,3 +341,26 @@ with asyncio.Runner(loop_factory=new_loop) as runner:
 """
     outcome = run_script(loop_name, script)
     assert outcome.out == "no lookups\n" * 2, outcome
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the threads of the process are counted in /proc")
+def test_no_thread_of_a_lookup_is_left_when_the_loop_is_closed(loop_name):
+    """So that a fork afterwards, as by multiprocessing, does not warn of threads."""
+    body = """
+        import os, time
+
+        async def main():
+            loop = asyncio.get_running_loop()
+            assert await loop.getaddrinfo("localhost", 80)
+            assert len(os.listdir("/proc/self/task")) > 1
+
+        for _ in range(2):
+            with asyncio.Runner(loop_factory=new_loop) as runner:
+                runner.run(main())
+        # The system counts a thread for a moment longer. A thread that is only idle stays for ten seconds.
+        deadline = time.monotonic() + 5
+        while len(os.listdir("/proc/self/task")) > 1:
+            assert time.monotonic() < deadline
+    """
+    outcome = run_script(loop_name, body)
+    assert (outcome.code, outcome.err) == (0, ""), outcome

@@ -220,6 +220,7 @@ class EventLoop(LoopState):
             super().close()
         finally:
             self._close_native()
+            _core._end_idle_threads()
 
     # -- waking up -------------------------------------------------------------------------------
     #

@@ -4,7 +4,7 @@
 //! a name needs neither. The pool is created on first use, and again in a forked child.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use pyo3::exceptions::PyRuntimeError;
@@ -26,20 +26,35 @@ const THREADS: usize = 32;
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
 
 /// The pool, and the fork count when it was created: a forked child has the memory of the pool, but not its threads.
-static POOL: Mutex<Option<(Arc<BlockingPool>, u32)>> = Mutex::new(None);
+static POOL: Mutex<Option<(BlockingPool, u32)>> = Mutex::new(None);
 
-fn pool() -> Arc<BlockingPool> {
+/// Lets `submit` pass a job to the pool, which is not retired meanwhile.
+fn with_pool(submit: impl FnOnce(&BlockingPool)) {
     // The lock may be poisoned: no code under it can panic half-way through a change.
     let mut place = POOL.lock().unwrap_or_else(PoisonError::into_inner);
     match &*place {
-        Some((pool, owner)) if *owner == forks() => pool.clone(),
+        Some((pool, owner)) if *owner == forks() => submit(pool),
         _ => {
-            let pool = Arc::new(BlockingPool::new(THREADS, KEEP_ALIVE));
+            let pool = BlockingPool::new(THREADS, KEEP_ALIVE);
+            submit(&pool);
             // In a forked child the parent's pool is leaked: its threads do not exist here, and one of them may have
             // held its lock at the fork.
-            std::mem::forget(place.replace((pool.clone(), forks())));
-            pool
+            std::mem::forget(place.replace((pool, forks())));
         }
+    }
+}
+
+/// Ends the idle threads of the pool, as a closed loop of asyncio ends those of its executor. A job of another loop runs
+/// on. The next job makes a new pool.
+#[pyfunction]
+pub(crate) fn _end_idle_threads(py: Python<'_>) {
+    /// A thread that is idle ends much sooner.
+    const MOST: Duration = Duration::from_millis(20);
+    let mut place = POOL.lock().unwrap_or_else(PoisonError::into_inner);
+    let retired = place.take_if(|(_, owner)| *owner == forks());
+    drop(place);
+    if let Some((pool, _)) = retired {
+        py.detach(|| pool.retire(MOST));
     }
 }
 
@@ -54,16 +69,14 @@ pub(crate) fn run<'py>(
         event_loop.send(Box::new(move |py| deliver(py, promised.bind(py), outcome).or_else(report)));
     };
     let promise = Promise::new(notify, || Box::new(|_| Err(exception::<PyRuntimeError>(NO_THREAD))));
+    let job = move || {
+        catch_unwind(AssertUnwindSafe(job)).unwrap_or_else(|payload| {
+            let text = panic_text(payload.as_ref());
+            Box::new(move |_| Err(exception::<RuntimePanic>(text)))
+        })
+    };
     // The join handle is not needed: the promise reports the outcome.
-    drop(pool().spawn_and_notify(
-        move || {
-            catch_unwind(AssertUnwindSafe(job)).unwrap_or_else(|payload| {
-                let text = panic_text(payload.as_ref());
-                Box::new(move |_| Err(exception::<RuntimePanic>(text)))
-            })
-        },
-        move |outcome| promise.complete(outcome),
-    ));
+    with_pool(|pool| drop(pool.spawn_and_notify(job, move |outcome| promise.complete(outcome))));
     Ok(future)
 }
 

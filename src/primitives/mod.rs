@@ -21,6 +21,7 @@ pub(crate) mod udp;
 use pyo3::prelude::*;
 use pyo3::types::PyString;
 
+use crate::bridge::pool::_end_idle_threads;
 use crate::capi::Fallible;
 use crate::capi::function::{are_coroutines, coroutine_function};
 use crate::capi::redirect::_redirect;
@@ -52,6 +53,7 @@ pub(crate) fn add_to(module: &Bound<'_, PyModule>) -> PyResult<()> {
         let function = coroutine_function(function.into_any())?;
         module.add(function.getattr(Fallible("__name__"))?.cast_into::<PyString>()?, function)?;
     }
+    module.add_function(wrap_pyfunction!(_end_idle_threads, module)?)?;
     module.add_function(wrap_pyfunction!(simulated::_simulate, module)?)?;
     module.add_function(wrap_pyfunction!(simulated::_monotonic, module)?)?;
     module.add_function(wrap_pyfunction!(_redirect, module)?)?;

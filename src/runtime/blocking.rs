@@ -71,6 +71,13 @@ impl BlockingPool {
         self.0.run(Job(Some(f)), &())
     }
 
+    /// Ends the threads, the idle ones at once. Waits until they have ended, but not for longer than `most`. Jobs that
+    /// were submitted run; a job that is submitted from now on is cancelled.
+    pub fn retire(&self, most: Duration) {
+        self.0.retire();
+        self.0.wait_left(Instant::now().checked_add(most));
+    }
+
     /// Runs `f` as [`spawn`](BlockingPool::spawn) does, then calls `notify` with its output, as
     /// [`Handle::spawn_blocking_and_notify`](super::Handle::spawn_blocking_and_notify) does.
     pub fn spawn_and_notify<F, T, G>(&self, f: F, notify: G) -> JoinHandle<()>
@@ -318,6 +325,13 @@ impl Pool {
             self.0.work.notify_all();
         }
         drop(jobs);
+    }
+
+    /// Ends the threads: the idle ones now, the others behind the jobs that were submitted before. Nobody may submit
+    /// another job.
+    fn retire(&self) {
+        unpoisoned(self.0.state.lock()).closed = true;
+        self.0.work.notify_all();
     }
 
     /// Waits for the threads to leave. Returns false if the deadline came first.
