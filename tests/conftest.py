@@ -7,6 +7,7 @@ a test that passes states asyncio's behaviour, not only ours. `--loop asyncio` r
 import asyncio
 import faulthandler
 import logging
+import random
 
 import pytest
 
@@ -122,6 +123,12 @@ def runtime():
 @pytest.fixture(scope="session")
 def tls(tmp_path_factory):
     return certificate.Certificate(tmp_path_factory.mktemp("tls"))
+
+
+@pytest.fixture(autouse=True)
+def seeded_random(request):
+    """Seeds `random` with the name of the test, so that a test that fails fails again."""
+    random.seed(request.node.nodeid)
 
 
 @pytest.fixture(autouse=True)

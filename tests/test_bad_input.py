@@ -12,6 +12,7 @@ import warnings
 
 import pytest
 
+from tests.support.protocol import Recording
 from tests.test_scheduling import run_once
 
 
@@ -235,13 +236,12 @@ def test_a_callback_that_cannot_be_called_is_reported_when_it_runs(loop, thing):
 
 @pytest.mark.parametrize("context", ["text", 5, object(), {}])
 def test_a_context_argument_of_a_wrong_type_is_refused_or_reported(loop, context, asyncio_log):
-    loop.set_exception_handler(lambda loop, context: None)
-    try:
-        loop.call_soon(function, context=context)
-    except TypeError:
-        pass
-    else:
-        outcome(lambda: run_once(loop))
+    """Python's own loops find out when they enter the context. A native loop may refuse it at once."""
+    called, problems = [], []
+    loop.set_exception_handler(lambda loop, context: problems.append(type(context["exception"])))
+    failure = outcome(lambda: loop.call_soon(called.append, 1, context=context)) or outcome(lambda: run_once(loop))
+    assert called == []
+    assert issubclass(failure or problems[0], (TypeError, AttributeError))
     alive(loop)
 
 
@@ -266,15 +266,25 @@ def test_unknown_keywords_are_type_errors(loop):
 
 
 def test_keywords_work_where_asyncio_has_them(loop):
-    loop.call_soon(callback=function)
-    loop.call_later(delay=0, callback=function)
-    loop.call_at(when=0, callback=function)
-    loop.call_soon_threadsafe(callback=function)
+    called = []
+    loop.call_soon(callback=lambda: called.append("call_soon"))
+    loop.call_later(delay=0, callback=lambda: called.append("call_later"))
+    loop.call_at(when=0, callback=lambda: called.append("call_at"))
+    loop.call_soon_threadsafe(callback=lambda: called.append("call_soon_threadsafe"))
     run_once(loop)
+    assert sorted(called) == ["call_at", "call_later", "call_soon", "call_soon_threadsafe"]
 
 
-def test_attributes_of_a_protocol_that_fail_end_only_the_connection(run):
+def test_attributes_of_a_protocol_that_fail_end_only_the_connection(run, loop_name):
+    """asyncio looks an attribute up when it calls it, and a native transport when the connection is made."""
+
     class Treacherous(asyncio.Protocol):
+        def __init__(self):
+            self.lost = asyncio.get_running_loop().create_future()
+
+        def connection_lost(self, exc):
+            self.lost.set_result(exc)
+
         @property
         def data_received(self):
             raise ZeroDivisionError
@@ -284,15 +294,24 @@ def test_attributes_of_a_protocol_that_fail_end_only_the_connection(run):
         loop.set_exception_handler(lambda loop, context: problems.append(context))
         near, far = socket.socketpair()
         with far:
-            try:
-                transport, _ = await loop.create_connection(Treacherous, sock=near)
-            except ZeroDivisionError:
-                near.close()
-            else:
+            if loop_name == "asyncio":
+                _, protocol = await loop.create_connection(Treacherous, sock=near)
                 far.send(b"x")
-                await asyncio.sleep(0.01)
-                transport.abort()
-            await asyncio.sleep(0.01)
+                assert isinstance(await protocol.lost, ZeroDivisionError)
+                assert [type(problem["exception"]) for problem in problems] == [ZeroDivisionError]
+            else:
+                with pytest.raises(ZeroDivisionError):
+                    await loop.create_connection(Treacherous, sock=near)
+                near.close()
+                assert problems == []
+            assert far.recv(1) == b""
+        near, far = socket.socketpair()
+        with far:
+            transport, protocol = await loop.create_connection(Recording, sock=near)
+            far.send(b"alive")
+            assert await protocol.received(5) == b"alive"
+            transport.close()
+            await protocol.lost
 
     run(main())
 

@@ -155,10 +155,12 @@ def test_scheduling_from_another_thread_is_refused(debug, method, delay):
 
 
 def test_a_loop_that_does_not_run_may_be_filled_from_any_thread(debug):
-    thread = threading.Thread(target=debug.call_soon, args=(callback,))
+    seen = []
+    thread = threading.Thread(target=debug.call_soon, args=(seen.append, "called"))
     thread.start()
     thread.join()
     run_once(debug)
+    assert seen == ["called"]
 
 
 @pytest.mark.parametrize("method, delay", [("call_soon", ()), ("call_later", (0,)), ("call_soon_threadsafe", ())])

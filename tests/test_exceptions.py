@@ -83,7 +83,7 @@ def test_the_default_handler_logs_as_asyncio_does(loop, asyncio_log, schedule):
     kind = "_ThreadSafeHandle" if schedule == "call_soon_threadsafe" and sys.version_info >= (3, 14) else "Handle"
     assert second.startswith("handle: <TimerHandle when=" if delay else f"handle: <{kind} fail() at ")
     assert record.exc_info[0] is ZeroDivisionError
-    assert record.exc_info[2].tb_next is not None or record.exc_info[2] is not None
+    assert traceback.extract_tb(record.exc_info[2])[-1].name == "fail"
 
 
 def test_the_default_handler_can_be_called_and_restored(loop, asyncio_log):

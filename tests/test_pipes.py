@@ -122,9 +122,10 @@ def test_a_terminal_can_be_read(run):
         master, slave = os.openpty()
         transport, protocol = await loop.connect_read_pipe(Recording, os.fdopen(master, "rb", 0))
         os.write(slave, b"typed\n")
-        await protocol.received(6)
+        # The terminal ends a line with a carriage return too.
+        assert await protocol.received(7) == b"typed\r\n"
         transport.close()
-        await protocol.lost
+        assert await protocol.lost is None
         os.close(slave)
 
     run(main())

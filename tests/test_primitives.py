@@ -8,6 +8,7 @@ import random
 import socket
 import threading
 import time
+import weakref
 
 import pytest
 
@@ -223,9 +224,11 @@ def test_a_sleep_that_is_dropped_halfway_is_harmless(run):
         task = asyncio.create_task(main_sleeps(60))
         await asyncio.sleep(0)
         task.cancel()
+        reference = weakref.ref(task)
         del task
         await asyncio.sleep(0)
         gc.collect()
+        assert reference() is None
 
     run(main())
 
@@ -255,7 +258,8 @@ def test_a_loop_can_be_closed_while_sleeps_are_pending(loop):
     loop.run_until_complete(asyncio.sleep(0))
     for task in tasks:
         task.cancel()
-    loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+    results = loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+    assert {type(result) for result in results} == {asyncio.CancelledError}
     pending = loop.create_task(main_sleeps(0.005))
     loop.run_until_complete(asyncio.sleep(0))
     pending.cancel()

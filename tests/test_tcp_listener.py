@@ -56,7 +56,10 @@ def test_several_tasks_share_the_connections(run):
             for task in tasks[::2]:
                 task.cancel()
             peers = [socket.create_connection((listener.host, listener.port)) for _ in range(10)]
-            for stream in await asyncio.gather(*tasks[1::2]):
+            streams = await asyncio.gather(*tasks[1::2])
+            accepted = {stream.get_extra_info("peername")[1] for stream in streams}
+            assert accepted == {peer.getsockname()[1] for peer in peers}
+            for stream in streams:
                 stream.close()
             for peer in peers:
                 peer.close()

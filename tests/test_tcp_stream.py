@@ -80,7 +80,7 @@ def test_lines_come_whole_and_in_order_however_they_are_sent(run):
 
 
 def test_a_random_mix_of_reads_gives_the_bytes_that_were_sent(run):
-    data = os.urandom(2_000_000)
+    data = random.randbytes(2_000_000)
 
     async def main():
         async with connected() as (stream, peer):
@@ -119,7 +119,7 @@ def test_a_random_mix_of_reads_gives_the_bytes_that_were_sent(run):
 
 def test_frames_survive_the_way_there_and_back(run):
     async def main():
-        frames = [os.urandom(random.choice([0, 1, 100, 70_000])) for _ in range(200)]
+        frames = [random.randbytes(random.choice([0, 1, 100, 70_000])) for _ in range(200)]
         listener = await wakeloop.TcpListener.bind("127.0.0.1", 0)
         async with listener, await wakeloop.TcpStream.connect(listener.host, listener.port) as one:
             async with await listener.accept() as other:
@@ -140,7 +140,7 @@ def test_frames_survive_the_way_there_and_back(run):
 
 
 def test_frames_come_whole_however_they_are_cut(run):
-    frames = [os.urandom(random.choice([0, 1, 5, 300, 20_000])) for _ in range(100)]
+    frames = [random.randbytes(random.choice([0, 1, 5, 300, 20_000])) for _ in range(100)]
 
     async def main():
         for largest in (3, 1000, 100_000):

@@ -1,6 +1,7 @@
 """call_soon_threadsafe and what is built on it."""
 
 import asyncio
+import socket
 import sys
 import threading
 import time
@@ -39,26 +40,47 @@ def test_a_burst_from_one_thread_keeps_its_order(running):
     assert done.wait(20) and seen == list(range(20_000))
 
 
-def test_threads_that_only_schedule_do_not_starve_the_loop(loop, loop_name):
-    """Each thread has the GIL as often as the loop. In each iteration more may be scheduled than the last one ran."""
-    if FREE_THREADED and loop_name == "asyncio":
-        pytest.skip("without a GIL they starve asyncio's loop, which never comes to its timers")
-    done = threading.Event()
+def test_threads_that_only_schedule_do_not_starve_the_loop(loop):
+    """Whenever the loop looks, something is scheduled. It must come to its timers and to its events all the same."""
+    ask, scheduled, called = threading.Semaphore(0), threading.Semaphore(0), []
 
-    def flood():
-        while not done.is_set():
-            loop.call_soon_threadsafe(int)
+    def schedule():
+        while ask.acquire() and not ended:
+            loop.call_soon_threadsafe(callback)
+            scheduled.release()
 
-    threads = [threading.Thread(target=flood) for _ in range(6)]
-    for thread in threads:
-        thread.start()
-    try:
-        for _ in range(5):
-            loop.run_until_complete(asyncio.sleep(0.02))
-    finally:
-        done.set()
-        for thread in threads:
-            thread.join()
+    def callback():
+        called.append("callback")
+        if len(called) > 1000:
+            loop.stop()
+        if ended:
+            return
+        ask.release()
+        assert scheduled.acquire(timeout=20)
+
+    def timer():
+        called.append("timer")
+        near.send(b"x")
+
+    def event():
+        called.append("event")
+        loop.stop()
+
+    ended = False
+    thread = threading.Thread(target=schedule)
+    thread.start()
+    near, far = socket.socketpair()
+    with near, far:
+        far.setblocking(False)
+        loop.add_reader(far, event)
+        loop.call_later(0, timer)
+        loop.call_soon(callback)
+        loop.run_forever()
+        loop.remove_reader(far)
+    ended = True
+    ask.release()
+    thread.join()
+    assert called.index("timer") < 5 and called.index("event") < 100
 
 
 def test_a_flood_from_the_loops_own_thread_keeps_its_order(loop):
@@ -163,10 +185,19 @@ def test_closing_a_loop_while_threads_schedule_raises_only_in_the_callers(loop_f
 
 
 def test_stop_from_another_thread_ends_the_run(loop):
-    thread = threading.Timer(0.02, loop.call_soon_threadsafe, (loop.stop,))
+    before, seen = threading.Event(), []
+    loop.call_soon(before.set)
+
+    def stop():
+        assert before.wait(20)
+        loop.call_soon_threadsafe(seen.append, "the call before")
+        loop.call_soon_threadsafe(loop.stop)
+
+    thread = threading.Thread(target=stop)
     thread.start()
     loop.run_forever()
     thread.join()
+    assert seen == ["the call before"] and not loop.is_closed()
 
 
 def test_run_coroutine_threadsafe_brings_back_result_error_and_cancellation(running):

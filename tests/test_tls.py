@@ -198,6 +198,8 @@ def test_a_client_without_tls_is_dropped_and_the_server_runs_on(run, tls, asynci
                 pass
         writer.close()
         reader, writer = await asyncio.open_connection(*address, ssl=tls.client(), server_hostname="localhost")
+        writer.write(b"still served")
+        assert await reader.readexactly(12) == b"still served"
         writer.close()
         await writer.wait_closed()
         server.close()

@@ -306,9 +306,11 @@ def test_a_step_may_wait_for_somebody_who_needs_the_data(run, connected, wait):
             transport, protocol = await open_transport(sock)
             transport.write(b"data")
             if wait == "thread":
-                thread = threading.Thread(target=peer.recv, args=(4,))
+                received = []
+                thread = threading.Thread(target=lambda: received.append(peer.recv(4)))
                 thread.start()
                 thread.join()
+                assert received == [b"data"]
             else:
                 code = f"import socket; assert socket.socket(fileno={peer.fileno()}).recv(4) == b'data'"
                 subprocess.run([sys.executable, "-c", code], pass_fds=[peer.fileno()], check=True)
