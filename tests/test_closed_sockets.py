@@ -26,12 +26,12 @@ def taken_over(sock, how="close"):
         if how == "detach":
             # Only the descriptor is kept, until another socket has its number.
             stack.enter_context(socket.socket(fileno=number)).close()
-        for _ in range(10):
+        # The lowest free number is given first.
+        one = other = None
+        while one is None or max(one.fileno(), other.fileno()) < number:
             one, other = stack.enter_context(socketpair())
-            if number in (one.fileno(), other.fileno()):
-                yield (one, other) if one.fileno() == number else (other, one)
-                return
-        raise AssertionError("the number is not given again")
+        assert number in (one.fileno(), other.fileno()), "another has the number"
+        yield (one, other) if one.fileno() == number else (other, one)
 
 
 async def connected(protocol=Recording):
@@ -243,10 +243,9 @@ def test_no_connection_is_accepted_from_a_reused_descriptor_of_a_listener(run, h
             server = await loop.create_server(Counting, sock=sock)
             if getattr(sock, how)() is not None:
                 socket.socket(fileno=number).close()
-            for _ in range(10):
+            other = stack.enter_context(listening())
+            while other.fileno() < number:
                 other = stack.enter_context(listening())
-                if other.fileno() == number:
-                    break
             assert other.fileno() == number
             for name in (other.getsockname(), address):
                 stack.enter_context(socket.create_connection(name))

@@ -19,10 +19,9 @@ async def waiting(awaitable, name="the task"):
         return await awaitable
 
     task = asyncio.create_task(wait(), name=name)
-    for _ in range(200):
+    await asyncio.sleep(0.001)
+    while info_of(task).state != "waiting":
         await asyncio.sleep(0.001)
-        if info_of(task).state == "waiting":
-            break
     try:
         yield task
     finally:
