@@ -95,6 +95,28 @@ def test_a_program_that_never_rests_gets_to_its_deadline():
     assert testing.run(main, seed=1) == testing.run(main, seed=1)
 
 
+def test_a_busy_program_with_overdue_timers_does_not_turn_the_clock_back():
+    seen = []
+
+    async def main():
+        loop = asyncio.get_running_loop()
+        await asyncio.sleep(HOUR)
+        done = loop.create_future()
+
+        def again():
+            seen.append(loop.time())
+            if len(seen) < 11_000:
+                loop.call_at(0, again)
+            else:
+                done.set_result(None)
+
+        loop.call_at(0, again)
+        await done
+
+    testing.run(main)
+    assert seen[0] == HOUR and seen == sorted(seen)
+
+
 def test_a_busy_program_leaves_a_frozen_clock_where_it_is():
     async def main():
         for _ in range(11_000):

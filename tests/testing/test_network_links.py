@@ -33,6 +33,19 @@ def test_bandwidth_is_shared_by_what_is_sent_in_one_direction():
     connected(hosts(bandwidth=100_000), main)
 
 
+def test_a_network_that_is_used_again_has_forgotten_the_traffic_of_its_earlier_run():
+    network = hosts(bandwidth=1000)
+
+    async def main(it):
+        it.writer.write(bytes(2000))
+        await it.server_reader.readexactly(2000)
+        return now()
+
+    first = connected(network, main)
+    assert first > 2
+    assert connected(network, main) == first
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_loss_and_jitter_change_no_byte_of_a_stream(seed):
     async def main(it):

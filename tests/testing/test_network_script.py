@@ -215,6 +215,25 @@ def test_short_reads_and_writes_change_no_byte(size):
     run(main, seed=3)
 
 
+def test_the_sizes_of_short_reads_are_those_of_the_seed():
+    def sizes(seed):
+        found = []
+
+        async def main(network):
+            network.shorten("recv", (1, 50))
+            reader, writer = await asyncio.open_connection("127.0.0.1", 7)
+            writer.write(bytes(300))
+            while sum(found) < 300:
+                found.append(len(await reader.read(1000)))
+            writer.close()
+
+        run(main, seed=seed)
+        return found
+
+    assert sizes(3) == sizes(3)
+    assert sizes(3) != sizes(4)
+
+
 # -- scripts that are refused --------------------------------------------------------------------
 
 
