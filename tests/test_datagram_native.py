@@ -390,6 +390,47 @@ def test_datagrams_that_waited_are_delivered_after_a_new_tasks_first_step(loop):
     loop.run_until_complete(protocol.lost)
 
 
+@pytest.mark.skipif(not socket.has_ipv6, reason="no IPv6")
+@pytest.mark.parametrize("host", ["fe80::1", "ff12::77"])
+def test_the_scope_of_an_address_is_the_interface_by_which_it_is_reached(run, host):
+    """Without a scope, the system sends to another interface, or refuses an address of the link. What it says of the
+    loopback interface, and of one that there is not, it is asked directly too."""
+
+    async def by_transport(sock, address):
+        transport, protocol = await asyncio.get_running_loop().create_datagram_endpoint(Recorder, sock=sock)
+        transport.sendto(b"scoped", address)
+        while transport.get_write_buffer_size():
+            await asyncio.sleep(0)
+        await close(protocol)
+        for error in protocol.errors:
+            raise error
+
+    async def by_loop(sock, address):
+        await asyncio.get_running_loop().sock_sendto(sock, b"scoped", address)
+
+    async def directly(sock, address):
+        sock.sendto(b"scoped", address)
+
+    async def outcome(send, scope):
+        with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as sock:
+            sock.setblocking(False)
+            try:
+                sock.bind(("::", 0))
+            except OSError:
+                pytest.skip("no IPv6")
+            try:
+                await send(sock, (host, 9, 0, scope))
+            except OSError as error:
+                return error.errno
+
+    async def main():
+        for scope in (1, 99_999):
+            expected = await outcome(directly, scope)
+            assert [await outcome(by_loop, scope), await outcome(by_transport, scope)] == [expected] * 2
+
+    run(main())
+
+
 def test_host_names_and_wrong_addresses(run):
     async def main():
         loop, problems = asyncio.get_running_loop(), []

@@ -17,6 +17,7 @@ from tests.support.files import (  # noqa: F401
     drop_from_cache,
     fifo_pair,
     fifo_path,
+    run_program,
 )
 
 pytestmark = pytest.mark.usefixtures("runtime")
@@ -173,6 +174,37 @@ def test_a_cancelled_write_is_done_as_a_whole_or_not_at_all(run, tmp_path, mode)
         assert all(lines.count(line) in (1, 30_000) for line in set(lines))
 
     run(main())
+
+
+def test_a_cancelled_write_that_waits_for_a_thread_is_done(tmp_path):
+    output = run_program(
+        """
+        import asyncio, threading, wakeloop
+
+        async def main():
+            file = await wakeloop.open(sys.argv[1], "wb")
+            await file.write(b"first ")
+            release = threading.Event()
+            # Each of these jobs keeps a thread, until the pool has no other.
+            jobs = [asyncio.ensure_future(wakeloop.spawn_blocking(release.wait)) for _ in range(512)]
+            while wakeloop.runtime_metrics().blocking_jobs < 512:
+                await asyncio.sleep(0.001)
+            writing = asyncio.ensure_future(file.write(b"x" * 300_000))
+            while not wakeloop.runtime_metrics().blocking_queue_depth:
+                await asyncio.sleep(0)
+            writing.cancel()
+            await asyncio.wait([writing])
+            release.set()
+            await asyncio.gather(*jobs)
+            await file.write(b" last")
+            await file.close()
+            return writing.cancelled()
+
+        print(wakeloop.run(main()), open(sys.argv[1], "rb").read() == b"first " + b"x" * 300_000 + b" last")
+        """,
+        str(tmp_path / "new"),
+    )
+    assert output == "True True\n"
 
 
 def test_a_cancelled_close_that_has_begun_closes(run, tmp_path):

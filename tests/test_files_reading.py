@@ -6,10 +6,13 @@ tests/test_files_differential.py compares the reads themselves with those of `io
 import asyncio
 import builtins
 import os
+import shutil
+import subprocess
+from pathlib import Path
 
 import pytest
 
-from tests.support.files import CONTENT, LINUX, content_path, fifo_pair, fifo_path  # noqa: F401
+from tests.support.files import CONTENT, LINUX, content_path, fifo_pair, fifo_path, run_program  # noqa: F401
 
 pytestmark = pytest.mark.usefixtures("runtime")
 
@@ -31,6 +34,18 @@ def test_a_file_that_is_truncated_while_it_is_read_ends_there(run, path):
                 await file.readexactly(100_000)
             assert raised.value.partial == CONTENT[:10] and raised.value.expected == 100_000
             assert await file.pread(100, 0) == CONTENT[:10] and await file.pread(100, 300_000) == b""
+
+    run(main())
+
+
+@pytest.mark.parametrize("size", [5, None])
+def test_a_file_that_is_truncated_by_its_reader_ends_there(run, path, size):
+    async def main():
+        async with wakeloop.open(path, "rb+") as file:
+            assert await file.read(3) == CONTENT[:3]
+            assert await file.truncate(size) == (size or 3)
+            assert await file.read() == CONTENT[3 : size or 3]
+        assert path.read_bytes() == CONTENT[: size or 3]
 
     run(main())
 
@@ -66,6 +81,9 @@ def test_files_of_proc_are_read_to_their_end(run):
             assert b"VmRSS" in await file.read()
         async with wakeloop.open("/proc/self/maps") as file:
             assert any([".so" in line async for line in file])
+        # The kernel gives such a file in pieces of a page at most.
+        async with wakeloop.open("/proc/self/smaps", "rb") as file:
+            assert len(await file.pread(20_000, 0)) == 20_000
 
     run(main())
 
@@ -97,3 +115,31 @@ def test_a_buffer_that_is_resized_while_a_read_waits_gets_what_fits(run, fifo):
             assert await reading == 4 and buffer == b"1234" and await file.read(6) == b"567890"
 
     run(main())
+
+
+@LINUX
+@pytest.mark.skipif(shutil.which("cc") is None, reason="no compiler for a library to preload")
+@pytest.mark.parametrize("read", ["read({})", "readexactly({})", "pread({}, 0)", "readinto(bytearray({}))"])
+def test_a_read_that_finds_only_a_part_in_the_page_cache_goes_on(tmp_path, path, monkeypatch, read):
+    library = tmp_path / "short_reads.so"
+    source = Path(__file__).parent / "support" / "short_reads.c"
+    subprocess.run(["cc", "-shared", "-fPIC", str(source), "-o", str(library), "-ldl"], check=True)
+    monkeypatch.setenv("LD_PRELOAD", str(library))
+    output = run_program(
+        f"""
+        import asyncio, ctypes, os, wakeloop
+
+        async def main():
+            library = ctypes.CDLL(os.environ["LD_PRELOAD"])
+            async with wakeloop.open(sys.argv[1], "rb") as file:
+                library.shorten(1)
+                got = await file.{read.format(200_000)}
+                library.shorten(0)
+            size = got if isinstance(got, int) else len(got)
+            print(size, ctypes.c_ulong.in_dll(library, "shortened").value > 0)
+
+        wakeloop.run(main())
+        """,
+        str(path),
+    )
+    assert output == "200000 True\n"

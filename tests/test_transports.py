@@ -14,7 +14,7 @@ import weakref
 import pytest
 
 from tests.support.protocol import Buffered, HalfOpen, Recording, close, pair
-from tests.support.sockets import tcp_pair
+from tests.support.sockets import socketpair, tcp_pair
 
 
 def test_events_come_in_order_and_each_once(run):
@@ -103,6 +103,27 @@ def test_after_write_eof_the_other_direction_stays_open(run):
         far.transport.close()
         await near.lost
         assert near.data == b"late answer" and far.data == b"question"
+
+    run(main())
+
+
+def test_the_peers_end_is_received_while_writes_are_pending(run):
+    async def main():
+        loop, size, got = asyncio.get_running_loop(), 4 << 20, 0
+        with socketpair() as (sock, peer):
+            transport, protocol = await loop.create_connection(HalfOpen, sock=sock)
+            transport.write(bytes(size))
+            assert transport.get_write_buffer_size() > 0
+            peer.shutdown(socket.SHUT_WR)
+            while not protocol.ended.done() and not transport.is_closing():
+                await asyncio.sleep(0)
+            assert protocol.calls == ["connection_made", "pause_writing", "eof_received"]
+            while got < size:
+                got += len(await loop.sock_recv(peer, 1 << 20))
+            assert not transport.is_closing() and not protocol.lost.done()
+            transport.write(b"more")
+            assert await loop.sock_recv(peer, 100) == b"more"
+            await close(protocol)
 
     run(main())
 

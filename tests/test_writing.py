@@ -274,6 +274,36 @@ def test_a_slow_reader_pauses_the_writer_and_draining_resumes_it(run):
     run(main())
 
 
+def test_a_write_buffer_that_shrinks_to_the_low_mark_resumes_the_writer(run, tmp_path):
+    class Writer(Recording, asyncio.DatagramProtocol):
+        pass
+
+    async def main():
+        loop = asyncio.get_running_loop()
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as peer:
+            peer.bind(str(tmp_path / "peer"))
+            transport, protocol = await loop.create_datagram_endpoint(
+                Writer, family=socket.AF_UNIX, remote_addr=str(tmp_path / "peer")
+            )
+            while not (size := transport.get_write_buffer_size()):
+                transport.sendto(b"datagram")
+                await asyncio.sleep(0)
+            transport.set_write_buffer_limits(low=2 * size, high=2 * size)
+            transport.sendto(b"datagram")
+            assert transport.get_write_buffer_size() == 2 * size and protocol.calls == ["connection_made"]
+            transport.sendto(b"datagram")
+            assert protocol.calls == ["connection_made", "pause_writing"]
+            # The peer now has room for one datagram more.
+            peer.recv(100)
+            while transport.get_write_buffer_size() > 2 * size:
+                await asyncio.sleep(0)
+            assert transport.get_write_buffer_size() == 2 * size
+            assert protocol.calls == ["connection_made", "pause_writing", "resume_writing"]
+            await close(protocol)
+
+    run(main())
+
+
 def test_one_large_write_pauses_at_once(run):
     async def main():
         with tcp_pair() as (sock, peer):
