@@ -111,6 +111,13 @@ impl<T> LoopQueue<T> {
         unsafe { self.items() }.pop_front()
     }
 
+    /// Takes the last item if `is_it` says so, which runs no code of `T`.
+    #[inline(always)]
+    pub(crate) fn pop_last_if(&self, is_it: impl FnOnce(&T) -> bool) -> Option<T> {
+        // SAFETY: a move; no code of `T` runs.
+        unsafe { self.items() }.pop_back_if(|item| is_it(item))
+    }
+
     /// All items, which leaves the queue empty and without memory of its own.
     #[inline(always)]
     pub(crate) fn take(&self) -> VecDeque<T> {

@@ -143,18 +143,20 @@ fn soon(
     create: fn(Parts<'_>) -> Result<HandleRef, Raised>,
 ) -> Result<Ref, Raised> {
     let context = arguments.context(function)?;
+    // A look may run Python code, and the loop's own thread may close the loop meanwhile.
+    let looks = needs_look(core);
     core.check_usable()?;
     let mut traceback = None;
-    if needs_look(core) {
+    if looks {
         if let Some(replacement) = replacement(core, function)? {
             return replacement.pass_on(&[core.borrow()], arguments);
         }
         if core.is_debug() {
             traceback = Some(debug_call(core, callback, function, check_thread)?);
+            // That has run Python code, and the loop's own thread may have closed the loop meanwhile. A callback that is
+            // pushed now would neither run nor be dropped.
+            core.check_usable()?;
         }
-        // That has run Python code, and the loop's own thread may have closed the loop meanwhile. A callback that is
-        // pushed now would neither run nor be dropped.
-        core.check_usable()?;
     }
     let handle = create(Parts {
         event_loop: core.loop_ref(),
@@ -314,14 +316,17 @@ fn at(
     function: &str,
 ) -> Result<Ref, Raised> {
     let context = arguments.context(function)?;
+    // A look may run Python code, and the loop's own thread may close the loop meanwhile.
+    let looks = needs_look(core);
     core.check_usable()?;
     let mut traceback = None;
-    if needs_look(core) {
+    if looks {
         if let Some(replacement) = replacement(core, function)? {
             return replacement.pass_on(&[core.borrow()], arguments);
         }
         if core.is_debug() {
             traceback = Some(debug_call(core, callback, "call_at", true)?);
+            core.check_usable()?;
         }
     }
     let seconds = when.seconds;

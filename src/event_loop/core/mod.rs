@@ -396,6 +396,12 @@ impl Core {
         self.writes.queue.push((object, flush));
     }
 
+    /// `object` has sent what it held. Returns whether it is no longer in the queue: only the last one is taken out.
+    #[inline(always)]
+    pub(crate) fn holds_nothing(&self, object: Borrowed<'_>) -> bool {
+        self.writes.queue.pop_last_if(|(queued, _)| queued.as_ptr() == object.as_ptr()).is_some()
+    }
+
     /// A step has ended: a callback, a step of a task, or the handling of an event. Sends what it has held.
     #[inline(always)]
     pub(crate) fn end_step(&self) -> Result<(), Fatal> {

@@ -83,6 +83,9 @@ fn pushed(this: This<'_, Stream>, departure: Departure) -> Result<(), Raised> {
         return Ok(());
     }
     send_now(this)?;
+    if this.writing.queued.get() && this.writing.is_empty() {
+        this.writing.queued.set(!this.base.core().holds_nothing(this.object()));
+    }
     maybe_pause(this)
 }
 
