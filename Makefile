@@ -26,7 +26,7 @@ CAN_EMBED = $(PY) -c 'import sys, pathlib, sysconfig as s; v = s.get_config_var;
 	sys.exit(not (pathlib.Path(v("LIBDIR")) / v("LDLIBRARY")).exists())'
 
 .DEFAULT_GOAL := help
-.PHONY: help venv build demo docs guides test test-rust test-python loom mutants shuttle miri sanitize sanitize-threads other-systems debug-python debug-tests bench-echo conformance conformance-modes conformance-3.14 conformance-matrix conformance-summed ecosystem extension lint check-free-threaded types soak stress-loops stress-loops-sanitized fuzz determinism testing-peers bench bench-3.14 bench-3.15 bench-quick bench-instructions bench-shares bench-workers bench-primitives bench-files bench-queues bench-bulk bench-runtime wheels check-wheels sdist check-sdist check-arm64 licenses deny workflows release-check clean
+.PHONY: help venv build demo docs guides test test-rust test-python measure loom mutants shuttle miri sanitize sanitize-threads other-systems debug-python debug-tests bench-echo conformance conformance-modes conformance-3.14 conformance-matrix conformance-summed ecosystem extension lint check-free-threaded types soak stress-loops stress-loops-sanitized fuzz determinism testing-peers bench bench-3.14 bench-3.15 bench-quick bench-instructions bench-shares bench-workers bench-primitives bench-files bench-queues bench-bulk bench-runtime wheels check-wheels sdist check-sdist check-arm64 licenses deny workflows release-check clean
 
 help: ## lists the main targets
 	@awk -F ':.*## ' '/^[a-z0-9.-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -131,6 +131,11 @@ test-python: $(MADE)-extension $(MADE)-test ## runs the Python tests, and a part
 	$(PY) -m pytest
 	$(PY) -m tests.conformance --quick
 
+# Other processes count here. So these tests measure several times, compare the median with a bound, and run alone.
+measure: $(MADE)-extension $(MADE)-test #- runs the tests that compare times; needs a machine without other work
+	cargo test --no-default-features --quiet --test metrics -- --ignored --test-threads 1
+	$(PY) -m pytest --measured
+
 loom: #- runs the models of the concurrent core in every order of their threads, with up to three preemptions
 	RUSTFLAGS="--cfg wakeloop_loom" CARGO_TARGET_DIR=target/loom cargo test --release --no-default-features --lib --quiet model
 
@@ -205,10 +210,10 @@ other-systems: #- checks that the crate compiles for macOS and FreeBSD; rustup f
 		cargo clippy --target $$system --features async-runtimes --lib --quiet -- -D warnings; done
 
 conformance: $(MADE)-extension $(MADE)-test ## runs all of CPython's own asyncio tests, and compares each with asyncio
-	$(PY) -m tests.conformance
+	$(PY) -m tests.conformance --retries 2
 
 conformance-modes: $(MADE)-extension $(MADE)-test #- runs them in debug mode, and under python -X dev
-	$(PY) -m tests.conformance --mode debug --mode dev
+	$(PY) -m tests.conformance --mode debug --mode dev --retries 2
 
 conformance-3.14: #- runs them in all three modes on Python 3.14 (PYTHON314)
 	@command -v $(PYTHON314) >/dev/null || { echo "no $(PYTHON314): say make conformance-3.14 PYTHON314=/path/to/python3.14"; exit 1; }
@@ -224,7 +229,7 @@ conformance-matrix: #- runs them in all three modes on each of PYTHONS; prints o
 	done; cat '$(MATRIX)'; exit $$status
 
 conformance-summed: $(MADE)-extension $(MADE)-test
-	$(PY) -m tests.conformance --mode normal --mode debug --mode dev --summary '$(MATRIX)'
+	$(PY) -m tests.conformance --mode normal --mode debug --mode dev --retries 2 --summary '$(MATRIX)'
 
 ecosystem: $(MADE)-extension $(MADE)-test #- runs well-known libraries' own test suites on asyncio and on wakeloop
 	$(PY) -m tests.suites

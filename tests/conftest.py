@@ -18,11 +18,13 @@ TIMEOUT = 30
 
 def pytest_addoption(parser):
     parser.addoption("--loop", action="append", metavar="NAME", help="asyncio, wakeloop or uvloop; may be repeated")
+    parser.addoption("--measured", action="store_true", help="run the tests that compare times, and only those")
     parser.addoption("--every-guide", action="store_true", help="what a page of docs/ needs and is missing is a failure")
 
 
 def pytest_configure(config):
     signals.restore_dispositions()
+    config.addinivalue_line("markers", "measured: compares times, for which other processes count: see `make measure`")
     config.addinivalue_line("markers", "native: about wakeloop alone, without a counterpart in asyncio")
     config.addinivalue_line("filterwarnings", "error::ResourceWarning")
     config.addinivalue_line("filterwarnings", "error::pytest.PytestUnraisableExceptionWarning")
@@ -44,7 +46,8 @@ def pytest_collection_modifyitems(config, items):
         if item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(TIMEOUT))
         native_only = item.get_closest_marker("native") and "wakeloop" not in config.stash[FACTORIES]
-        (left_out if native_only else kept).append(item)
+        is_measured = item.get_closest_marker("measured") is not None
+        (left_out if native_only or is_measured != config.getoption("--measured") else kept).append(item)
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = kept

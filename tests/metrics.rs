@@ -1,4 +1,7 @@
 //! Tests of what a runtime says about itself: delays, waits, times, queues.
+//!
+//! The ignored ones compare times with each other, for which other processes count: `make measure` runs them. Each
+//! measures several times and compares the median with a bound.
 
 use std::sync::mpsc::{TryRecvError, channel};
 use std::sync::{Arc, Mutex};
@@ -8,8 +11,8 @@ use wakeloop::runtime::{self, Builder, Handle, Histogram, Metrics, Runtime, yiel
 
 const LONG: Duration = Duration::from_secs(30);
 const BLOCK: Duration = Duration::from_millis(if cfg!(miri) { 2 } else { 50 });
-/// How often to try a measurement that other processes can spoil.
-const ATTEMPTS: usize = 20;
+/// How often to measure. What counts is the median.
+const ROUNDS: usize = 11;
 
 fn bucket(duration: Duration) -> usize {
     Histogram::bounds().take_while(|bound| *bound <= duration).count()
@@ -26,6 +29,11 @@ fn filled(histogram: &Histogram) -> (usize, usize) {
     let mut buckets = histogram.counts().iter().enumerate().filter_map(filled);
     let first = buckets.next().expect("something was counted");
     (first, buckets.next_back().unwrap_or(first))
+}
+
+fn median<T: PartialOrd + Copy>(mut values: Vec<T>) -> T {
+    values.sort_by(|one, other| one.partial_cmp(other).unwrap());
+    values[values.len() / 2]
 }
 
 fn until(rt: &Runtime, condition: impl Fn(&Metrics) -> bool) -> Metrics {
@@ -63,36 +71,51 @@ async fn delays_behind_a_long_poll(tasks: usize) -> (Duration, Duration) {
 }
 
 #[test]
-fn the_delay_behind_a_long_poll_is_measured_within_a_bucket() {
-    let measured = (0..ATTEMPTS).any(|_| {
-        let rt = one_worker();
-        let (shortest, longest) =
-            rt.block_on(rt.spawn(delays_behind_a_long_poll(if cfg!(miri) { 3 } else { 300 }))).unwrap();
-        assert!(shortest >= BLOCK);
-        let delay = rt.metrics().delay;
-        let spread = bucket(longest) - bucket(shortest);
-        near(&delay, shortest) > 0 && spread <= 1 && filled(&delay).1.abs_diff(bucket(longest)) <= 1
-    });
-    assert!(measured || cfg!(miri));
+fn the_delay_behind_a_long_poll_is_between_the_poll_and_the_whole_time() {
+    let (rt, start) = (one_worker(), Instant::now());
+    let tasks = if cfg!(miri) { 3 } else { 300 };
+    let (shortest, _) = rt.block_on(rt.spawn(delays_behind_a_long_poll(tasks))).unwrap();
+    assert!(shortest >= BLOCK);
+    let (delay, whole) = (rt.metrics().delay, start.elapsed());
+    assert!(delay.max() >= BLOCK && delay.max() <= whole, "{:?} of {whole:?}", delay.max());
+    // How often a delay is sampled depends on the load. That one was sampled does not.
+    assert!(delay.sum() >= BLOCK && delay.count() >= 1);
 }
 
 #[test]
 fn the_delay_of_a_task_from_another_thread_is_measured_too() {
     let rt = one_worker();
-    let measured = (0..ATTEMPTS).any(|_| {
-        let (begun, blocked) = channel();
-        let blocking = rt.spawn(async move {
-            begun.send(()).unwrap();
-            std::thread::sleep(BLOCK);
-        });
-        blocked.recv().unwrap();
-        let before = rt.metrics().delay;
-        let spawned = Instant::now();
-        let truth = rt.block_on(rt.spawn(async move { spawned.elapsed() })).unwrap();
-        rt.block_on(blocking).unwrap();
-        near(&rt.metrics().delay, truth) > near(&before, truth)
+    let (begun, blocked) = channel();
+    let (release, released) = channel::<()>();
+    let blocking = rt.spawn(async move {
+        begun.send(()).unwrap();
+        released.recv().unwrap();
     });
-    assert!(measured);
+    blocked.recv().unwrap();
+    let (before, start) = (rt.metrics().delay, Instant::now());
+    let behind = rt.spawn(async {});
+    std::thread::sleep(BLOCK);
+    release.send(()).unwrap();
+    rt.block_on(behind).unwrap();
+    rt.block_on(blocking).unwrap();
+    let (after, whole) = (rt.metrics().delay, start.elapsed());
+    assert!(after.sum() - before.sum() >= BLOCK, "{:?}", after.sum() - before.sum());
+    assert!(after.max() >= BLOCK && after.max() <= whole, "{:?} of {whole:?}", after.max());
+}
+
+#[test]
+#[ignore = "measures time: make measure"]
+fn the_delay_behind_a_long_poll_is_measured_within_a_bucket() {
+    let errors: Vec<_> = (0..ROUNDS)
+        .map(|_| {
+            let rt = one_worker();
+            let (shortest, longest) = rt.block_on(rt.spawn(delays_behind_a_long_poll(300))).unwrap();
+            let delay = rt.metrics().delay;
+            let is_near = near(&delay, shortest) > 0;
+            filled(&delay).1.abs_diff(bucket(longest)) + usize::from(!is_near) * 100
+        })
+        .collect();
+    assert!(median(errors.clone()) <= 1, "{errors:?}");
 }
 
 #[test]
@@ -133,33 +156,55 @@ fn the_samples_of_many_wakes_stand_for_about_all_of_them() {
     assert!(counted.abs_diff(metrics.polls) < metrics.polls / 5, "{counted} for {} polls", metrics.polls);
 }
 
-#[test]
-fn the_wait_of_each_blocking_job_is_measured_within_a_bucket() {
-    let measured = (0..ATTEMPTS).any(|_| {
-        let rt = one_worker();
-        let waits = Arc::new(Mutex::new(Vec::new()));
-        let jobs: Vec<_> = (0..4)
-            .map(|_| {
-                let (waits, submitted) = (waits.clone(), Instant::now());
-                rt.spawn_blocking(move || {
-                    waits.lock().unwrap().push(submitted.elapsed());
-                    std::thread::sleep(BLOCK);
-                })
+/// Four jobs wait for one thread, which each of them blocks. Returns how long each has waited, and the metrics.
+fn waits_of_four_jobs() -> (Vec<Duration>, Metrics) {
+    let rt = one_worker();
+    let waits = Arc::new(Mutex::new(Vec::new()));
+    let jobs: Vec<_> = (0..4)
+        .map(|_| {
+            let (waits, submitted) = (waits.clone(), Instant::now());
+            rt.spawn_blocking(move || {
+                waits.lock().unwrap().push(submitted.elapsed());
+                std::thread::sleep(BLOCK);
             })
-            .collect();
-        let during = until(&rt, |metrics| metrics.blocking_jobs > 0);
-        assert_eq!(during.blocking_threads, 1);
-        assert_eq!(during.blocking_jobs + during.blocking_queue_depth as u64, 4);
-        for job in jobs {
-            rt.block_on(job).unwrap();
-        }
-        let after = until(&rt, |metrics| metrics.blocking_idle_threads == 1);
-        assert_eq!((after.blocking_jobs, after.blocking_queue_depth), (4, 0));
-        assert_eq!(after.blocking_wait.count(), 4);
-        assert!(after.blocking_wait.sum() >= 6 * BLOCK && after.blocking_wait.max() >= 3 * BLOCK);
-        waits.lock().unwrap().iter().all(|truth| near(&after.blocking_wait, *truth) > 0)
-    });
-    assert!(measured || cfg!(miri));
+        })
+        .collect();
+    let during = until(&rt, |metrics| metrics.blocking_jobs > 0);
+    assert_eq!(during.blocking_threads, 1);
+    assert_eq!(during.blocking_jobs + during.blocking_queue_depth as u64, 4);
+    for job in jobs {
+        rt.block_on(job).unwrap();
+    }
+    let after = until(&rt, |metrics| metrics.blocking_idle_threads == 1);
+    assert_eq!((after.blocking_jobs, after.blocking_queue_depth), (4, 0));
+    let waits = waits.lock().unwrap().clone();
+    (waits, after)
+}
+
+#[test]
+fn the_wait_of_each_blocking_job_is_between_the_jobs_before_it_and_the_whole_time() {
+    let (waits, metrics) = waits_of_four_jobs();
+    let wait = metrics.blocking_wait;
+    assert_eq!(wait.count(), 4);
+    // The first job may wait for nothing, and the others for one, two and three.
+    assert!(wait.sum() >= 6 * BLOCK && wait.max() >= 3 * BLOCK, "{wait:?}");
+    // A job notes its own wait a moment later than the pool does.
+    assert!(
+        wait.sum() <= waits.iter().sum() && wait.max() <= *waits.iter().max().unwrap(),
+        "{wait:?} of {waits:?}"
+    );
+}
+
+#[test]
+#[ignore = "measures time: make measure"]
+fn the_wait_of_each_blocking_job_is_measured_within_a_bucket() {
+    let far: Vec<_> = (0..ROUNDS)
+        .map(|_| {
+            let (waits, metrics) = waits_of_four_jobs();
+            waits.iter().filter(|truth| near(&metrics.blocking_wait, **truth) == 0).count()
+        })
+        .collect();
+    assert_eq!(median(far.clone()), 0, "{far:?}");
 }
 
 #[test]
@@ -388,6 +433,7 @@ fn answering(cpu: usize) -> (std::net::SocketAddr, std::thread::JoinHandle<()>) 
 
 /// On one processor, the worker and the thread would take turns, and the worker would not gain by a spin.
 #[test]
+#[ignore = "measures time: make measure"]
 #[cfg(all(target_os = "linux", not(miri)))]
 fn a_worker_that_waits_for_quick_answers_spins_and_then_sleeps() {
     let Some([one, other]) = two_processors() else { return };
@@ -398,7 +444,7 @@ fn a_worker_that_waits_for_quick_answers_spins_and_then_sleeps() {
         let stream = runtime::net::TcpStream::connect(address).await.unwrap();
         stream.set_nodelay(true).unwrap();
         let mut seen = Vec::new();
-        for _ in 0..ATTEMPTS * 10 {
+        for _ in 0..ROUNDS {
             let before = Handle::current().metrics();
             for _ in 0..100 {
                 stream.write_all(&[0]).await.unwrap();
@@ -406,14 +452,12 @@ fn a_worker_that_waits_for_quick_answers_spins_and_then_sleeps() {
             }
             let after = Handle::current().metrics();
             seen.push((after.spins - before.spins, after.spin_hits - before.spin_hits));
-            if after.spin_hits - before.spin_hits > 50 {
-                return seen;
-            }
         }
         seen
     });
     let seen = rt.block_on(pings).unwrap();
-    assert!(seen.last().is_some_and(|(spins, hits)| hits <= spins && *hits > 50), "{seen:?}");
+    assert!(seen.iter().all(|(spins, hits)| hits <= spins), "{seen:?}");
+    assert!(median(seen.iter().map(|(_, hits)| *hits).collect()) > 50, "{seen:?}");
     thread.join().unwrap();
     let (_, first) = two_while_idle(&rt);
     let (_, second) = two_while_idle(&rt);
@@ -423,6 +467,7 @@ fn a_worker_that_waits_for_quick_answers_spins_and_then_sleeps() {
 
 /// A spin finds each chunk alone, and so doubles the processor time of the same bytes at the same rate.
 #[test]
+#[ignore = "measures time: make measure"]
 #[cfg(all(target_os = "linux", not(miri)))]
 fn a_worker_does_not_spin_for_the_small_chunks_of_a_long_upload() {
     use std::io::Write;
@@ -456,6 +501,6 @@ fn a_worker_does_not_spin_for_the_small_chunks_of_a_long_upload() {
         sender.join().unwrap();
         (rt.metrics().spins - before) as f64 / reads as f64
     };
-    // By chance, or beside other processes, the worker may find for a while that spins gain something.
-    assert!((0..ATTEMPTS).any(|_| spins_of_a_read() < 0.5));
+    let shares: Vec<_> = (0..ROUNDS).map(|_| spins_of_a_read()).collect();
+    assert!(median(shares.clone()) < 0.5, "{shares:?}");
 }

@@ -7,6 +7,7 @@ import ctypes
 import dataclasses
 import os
 import socket
+import statistics
 import subprocess
 import sys
 import threading
@@ -19,6 +20,9 @@ from tests.support.builds import needs_gil
 from wakeloop import Histogram
 
 pytestmark = pytest.mark.native
+
+#: How often to measure. What counts is the median.
+ROUNDS = 11
 
 #: Clients of an echo server, in a process of their own. Each sends 64 bytes and waits for them, for 0.3 s.
 CLIENTS = """
@@ -180,6 +184,7 @@ def test_the_length_of_a_turn_is_reported(run):
 
 
 @needs_gil
+@pytest.mark.measured
 def test_the_wait_for_the_gil_is_reported(run):
     """A thread that holds the GIL for a known time, in C code that does not release it."""
     hold = ctypes.PyDLL(None).usleep
@@ -187,7 +192,8 @@ def test_the_wait_for_the_gil_is_reported(run):
     async def main():
         loop = asyncio.get_running_loop()
         for seconds in (0.02, 0.1):
-            for _ in range(5):
+            errors = []
+            for _ in range(ROUNDS):
                 loop.reset_metrics()
                 begun = []
 
@@ -203,24 +209,22 @@ def test_the_wait_for_the_gil_is_reported(run):
                 await asyncio.sleep(0.001)
                 thread.join()
                 truth = begun[1] - max(begun[0], deadline)
-                waited = loop.metrics().gil_wait
-                if abs(longest_bucket(waited) - bucket(truth)) <= 1:
-                    break
-            else:
-                pytest.fail(f"waited {truth} s, reported {waited.max} s")
+                errors.append(longest_bucket(loop.metrics().gil_wait) - bucket(truth))
+            assert abs(statistics.median(errors)) <= 1, errors
 
     run(main())
 
 
+@pytest.mark.measured
 def test_an_idle_loop_reports_no_delay(run):
     async def main():
         loop = asyncio.get_running_loop()
-        best = float("inf")
-        for _ in range(20):
+        delays = []
+        for _ in range(ROUNDS):
             loop.reset_metrics()
             await asyncio.sleep(0.01)
-            best = min(best, loop.metrics().delay.max)
-        assert best < 0.005
+            delays.append(loop.metrics().delay.max)
+        assert statistics.median(delays) < 0.005, delays
 
     run(main())
 
@@ -333,6 +337,7 @@ def test_two_loops_have_separate_metrics(loop, loop_factory):
 
 
 @needs_gil
+@pytest.mark.measured
 def test_a_thread_that_computes_does_not_get_the_gil_after_every_batch_of_events(loop_factory):
     """The loop waits briefly for clients that answer at once, before it releases the GIL for a whole switch interval.
 
@@ -359,15 +364,14 @@ def test_a_thread_that_computes_does_not_get_the_gil_after_every_batch_of_events
         burning = threading.Thread(target=burn)
         burning.start()
         try:
-            for _ in range(20):
+            ratios = []
+            for _ in range(ROUNDS):
                 before = loop.metrics()
                 command = [sys.executable, "-c", CLIENTS, str(port), str(connections)]
                 await loop.run_in_executor(None, partial(subprocess.run, command, check=True, timeout=30))
                 between = loop.metrics() - before
-                events, sleeps = between.io_events, between.blocking_polls
-                if events > 3 * connections * sleeps:
-                    return
-            pytest.fail(f"{events} events in {sleeps} polls without the GIL")
+                ratios.append(between.io_events / max(1, between.blocking_polls))
+            assert statistics.median(ratios) > 3 * connections, ratios
         finally:
             done.set()
             burning.join()

@@ -213,6 +213,7 @@ def test_two_loops_have_a_track_each_and_the_gil_has_one(path, loop_factory):
     assert all(first["ts"] + first["dur"] <= second["ts"] + 0.01 for first, second in itertools.pairwise(held))
 
 
+@pytest.mark.measured
 def test_a_thread_that_keeps_the_gil_is_seen(run, path):
     """The loop wants the GIL, and a thread in one long C call has it."""
     times = []
@@ -229,16 +230,17 @@ def test_a_thread_that_keeps_the_gil_is_seen(run, path):
         while not job.done():
             await asyncio.sleep(0.001)
 
-    for _ in range(10):
+    seen = []
+    for _ in range(11):
         times.clear()
         trace = record(path, run, main())
         (kept,) = times
         waits = [event["dur"] / 1e6 for event in trace.find("wait for the GIL")]
         others = [event["dur"] / 1e6 for event in trace.find("another thread", thread="GIL")]
         # The loop begins to wait when its sleep is over.
-        if waits and kept / 2 <= max(waits) <= kept + TOLERANCE and max(others) == max(waits):
-            return
-    pytest.fail(f"kept for {kept}, waited {waits}")
+        is_close = bool(waits) and kept / 2 <= max(waits) <= kept + TOLERANCE and max(others) == max(waits)
+        seen.append((is_close, kept, waits))
+    assert sum(is_close for is_close, _, _ in seen) > len(seen) / 2, seen
 
 
 def test_debug_mode_and_patches_are_recorded_too(loop, path, monkeypatch):

@@ -8,6 +8,7 @@ import os
 import select
 import signal
 import socket
+import statistics
 import struct
 import subprocess
 import sys
@@ -22,6 +23,8 @@ import wakeloop
 pytestmark = [pytest.mark.native, pytest.mark.skipif(sys.platform != "linux", reason="needs EPOLLEXCLUSIVE")]
 
 EXCLUSIVE = 1 << 28
+#: How often to measure. What counts is the median.
+ROUNDS = 7
 # A worker that answers each connection with its process id.
 WORKER = """
 import asyncio, os, signal, socket, sys
@@ -143,12 +146,9 @@ def eventually(condition, seconds=15):
         time.sleep(0.02)
 
 
-def sometimes(check, times=5):
-    """A loaded machine may disturb a check several times, but not always."""
-    for _ in range(times - 1):
-        with contextlib.suppress(AssertionError):
-            return check()
-    return check()
+def is_asleep(pid):
+    """Whether the main thread of a process waits for something."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "S"
 
 
 @pytest.mark.parametrize("kind", ["tcp", "unix"])
@@ -158,35 +158,39 @@ def test_workers_take_turns_in_accepting_connections(kind, tmp_path):
         "unix": (socket.AF_UNIX, str(tmp_path / "socket")),
     }[kind]
     with workers(4, family, address) as running:
+        counts = collections.Counter()
+        for _ in range(80):
+            # The kernel wakes the worker that has slept longest. One that still runs is not in the queue.
+            eventually(lambda: all(map(is_asleep, running.each())))
+            counts[served(running.listener)] += 1
+        assert all(14 <= counts[pid] <= 26 for pid in running.each()), counts
 
-        def check():
-            counts = collections.Counter(served(running.listener) for _ in range(80))
-            assert all(14 <= counts[pid] <= 26 for pid in running.each()), counts
 
-        sometimes(check)
-
-
+@pytest.mark.measured
 def test_workers_share_connections_that_are_made_at_once():
-    def check():
+    def spread():
         with workers(4) as running:
             counts = served_at_once(running.listener, 200)
-            assert all(35 <= counts[pid] <= 65 for pid in running.each()), counts
+            assert counts.total() == 200
+            return max(abs(counts[pid] - 50) for pid in running.each())
 
-    sometimes(check, times=4)
+    spreads = [spread() for _ in range(ROUNDS)]
+    assert statistics.median(spreads) <= 15, spreads
 
 
+@pytest.mark.measured
 def test_a_worker_with_fewer_connections_gets_its_share_of_those_that_come_at_once():
-    def check():
+    def share():
         with workers(2) as running, contextlib.ExitStack() as stack:
             running.stop(1)
             held = [stack.enter_context(connected(running.listener)) for _ in range(60)]
             assert {answer(client) for client in held} == {running.each()[0]}
             os.kill(running.each()[1], signal.SIGCONT)
             time.sleep(1)
-            counts = served_at_once(running.listener, 60)
-            assert counts[running.each()[1]] >= 25, counts
+            return served_at_once(running.listener, 60)[running.each()[1]]
 
-    sometimes(check, times=4)
+    shares = [share() for _ in range(ROUNDS)]
+    assert statistics.median(shares) >= 25, shares
 
 
 def test_the_others_take_over_from_a_stopped_worker():
@@ -233,15 +237,9 @@ def test_a_connection_is_not_lost_if_the_process_that_was_woken_for_it_does_not_
             thread.start()
             time.sleep(0.2)
             # The workers go behind the test, one after the other.
-            for _ in range(30):
-                start = time.monotonic()
+            while not woken.wait(0.05):
                 served(listener)
-                took = time.monotonic() - start
-                if woken.wait(0.05):
-                    break
             thread.join()
-            assert woken.is_set()
-            assert took < 10
             time.sleep(1)
         assert served(listener) in running.each()
 

@@ -5,6 +5,7 @@ import contextlib
 import os
 import signal
 import socket
+import statistics
 import subprocess
 import sys
 import threading
@@ -19,6 +20,9 @@ pytestmark = [
     pytest.mark.native,
     pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="a spin on the only processor keeps its peer from answering"),
 ]
+
+#: How often to measure. What counts is the median.
+ROUNDS = 11
 
 #: Answers `e` at once and `d` after a while; after `s` it sends a signal and nothing else.
 PEER = """
@@ -89,18 +93,17 @@ def spins():
     return metrics.spins, metrics.spin_hits
 
 
+@pytest.mark.measured
 @pytest.mark.usefixtures("spins_for_long")
 def test_waits_for_a_peer_that_answers_at_once_begin_with_a_spin(run):
     async def main():
         async with Pings(peer) as pings:
-            # Other programs may use the processors, so one good try out of several is enough.
-            for _ in range(100):
-                before, hits_before = spins()
+            hits = []
+            for _ in range(ROUNDS):
+                _, before = spins()
                 await pings.send(b"e", 100)
-                after, hits_after = spins()
-                if hits_after - hits_before > 80:
-                    break
-            assert hits_after - hits_before > 80, (after - before, hits_after - hits_before)
+                hits.append(spins()[1] - before)
+            assert statistics.median(hits) > 80, hits
 
     with peer_process() as peer:
         run(main())
@@ -187,6 +190,7 @@ def test_a_signal_during_a_spin_is_not_lost(run):
         assert run(main()) > 0
 
 
+@pytest.mark.measured
 @pytest.mark.usefixtures("spins_for_long")
 def test_a_twentieth_of_the_time_at_most_is_lost(run):
     async def main():
@@ -264,6 +268,7 @@ for _ in range(20_000):
 """
 
 
+@pytest.mark.measured
 def test_small_chunks_of_a_long_upload_are_not_awaited_with_spins(run):
     """A spin finds each chunk alone, and so doubles the processor time of the same bytes at the same rate."""
 
@@ -284,10 +289,7 @@ def test_small_chunks_of_a_long_upload_are_not_awaited_with_spins(run):
         return (after.spins - before.spins) / (after.io_events - before.io_events)
 
     async def main():
-        # By chance, or beside other processes, the loop may find for a while that spins gain something.
-        for _ in range(10):
-            if await upload() < 0.5:
-                return True
-        return False
+        return [await upload() for _ in range(ROUNDS)]
 
-    assert run(main())
+    shares = run(main())
+    assert statistics.median(shares) < 0.5, shares

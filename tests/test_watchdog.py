@@ -264,16 +264,12 @@ def test_a_loop_that_does_its_work_or_waits_is_not_reported(run, reports):
         await asyncio.sleep(2 * limit)
         return longest
 
-    # A machine may be so busy that the loop really is late. Then the limit was too low.
-    for limit in (0.05, 0.2, 0.8):
-        end = time.monotonic() + 3 * limit
-        with wakeloop.watchdog(limit, file=reports):
-            longest = run(main())
-        if reports.read() == "":
-            break
-        reports.text = ""
-    else:
-        pytest.fail(f"reported: {reports.text}, while a turn took {longest} s at most")
+    limit = 0.2
+    end = time.monotonic() + 3 * limit
+    with wakeloop.watchdog(limit, file=reports):
+        longest = run(main())
+    # On a busy machine the loop may really have been late.
+    assert reports.read() == "" or longest > limit / 2, longest
 
 
 def test_a_turn_is_reported_at_doubling_times_until_it_ends(run, reports):

@@ -79,18 +79,16 @@ def logged(scenario):
         logger.propagate = before
 
 
-def difference(kind, seed, other, attempts=3, **options):
+def difference(kind, seed, other, **options):
     """Compares a seed on asyncio and on another loop.
 
-    Returns None, or a text with the common part of both records and how each continues. A difference counts only if it
-    shows up in every attempt, because a busy machine may deliver a loopback packet late. A seed that is not comparable
+    Returns None, or a text with the common part of both records and how each continues. A seed that is not comparable
     on asyncio has no difference.
     """
-    for _ in range(attempts):
-        expected = observe(kind, seed, asyncio.SelectorEventLoop, **options)
-        found = observe(kind, seed, other, **options)
-        if expected is None or expected == found:
-            return None
+    expected = observe(kind, seed, asyncio.SelectorEventLoop, **options)
+    found = observe(kind, seed, other, **options)
+    if expected is None or expected == found:
+        return None
     found = found or [("not comparable",)]
     same = next(
         (n for n, (one, two) in enumerate(zip(expected, found)) if one != two), min(len(expected), len(found))
