@@ -8,10 +8,10 @@
     python -m tests.conformance --loop asyncio           asyncio alone, for the record
     python -m tests.conformance --loop package:Class     any other loop
 
-The tests are those of the interpreter that runs this. asyncio's results are the baseline; they are kept in the
-temporary directory, for each interpreter. A test that passes there and not here is a regression, unless
-exceptions.toml lists it with a reason. The exit code is 1 if there is an unlisted regression, or if tests never used
-the loop.
+The tests are those of the interpreter that runs this. asyncio's results are the baseline. They are kept for a week in
+the virtual environment, for one build of the interpreter. A test that passes there and not here is a regression, unless
+exceptions.toml lists it with a reason. A failed test is run again only with `--retries`, and the last lines count that.
+The exit code is 1 if there is an unlisted regression, or if tests never used the loop.
 """
 
 import argparse
@@ -20,9 +20,10 @@ import hashlib
 import importlib.util
 import json
 import os
+import pathlib
 import pkgutil
+import platform
 import sys
-import tempfile
 import time
 
 from ..support import signals
@@ -52,6 +53,12 @@ NATIVE_STREAMS = "test_streams+native"
 
 BASELINE_LIMIT = 120
 
+#: After so many seconds, asyncio's results are not used again.
+BASELINE_EXPIRES = 7 * 24 * 3600
+
+#: How often a test that failed on asyncio is run again. Without its result, ours would be compared with nothing.
+BASELINE_RETRIES = 2
+
 
 def arguments():
     parser = argparse.ArgumentParser(prog="python -m tests.conformance", description="CPython's asyncio tests on our loop.")
@@ -67,6 +74,9 @@ def arguments():
         help="asyncio's debug mode, or Python's (-X dev); may be repeated (default: normal)",
     )
     parser.add_argument("--fresh", action="store_true", help="run asyncio's baseline again")
+    cache = pathlib.Path(sys.prefix, "conformance")
+    parser.add_argument("--cache", type=pathlib.Path, default=cache, metavar="FOLDER", help="where asyncio's results are")
+    parser.add_argument("--retries", type=int, default=0, help="how often to run a failed test again (default: never)")
     parser.add_argument("--jobs", type=int, default=min(2, os.cpu_count() or 1))
     parser.add_argument("--json", metavar="FILE", help="write all the results to FILE")
     parser.add_argument("--summary", metavar="FILE", help="add a line for each mode to FILE")
@@ -88,31 +98,53 @@ def available_modules():
     return [*found, NATIVE_STREAMS]
 
 
+def build_of_interpreter():
+    """What is another after the interpreter, or its tests, were built or installed again."""
+    import test.test_asyncio as package
+
+    executable = os.path.realpath(sys.executable)
+    times = [os.stat(path).st_mtime_ns for path in (executable, *package.__path__)]
+    return sys.version, platform.python_build(), executable, *times
+
+
 class Baseline:
     """asyncio's own results, from the cache or from a run."""
 
-    def __init__(self, skip_classes, mode):
-        key = hashlib.sha256(f"{sys.version}{sys.executable}{sorted(skip_classes)}{mode}".encode()).hexdigest()[:16]
-        name = f"wakeloop-conformance-{os.getuid()}"
-        self._directory = os.path.join(tempfile.gettempdir(), name, key)
-        os.makedirs(self._directory, mode=0o700, exist_ok=True)
+    def __init__(self, cache, skip_classes, mode):
+        key = repr((build_of_interpreter(), sorted(skip_classes), mode))
+        self._directory = cache / hashlib.sha256(key.encode()).hexdigest()[:16]
+        self._directory.mkdir(parents=True, exist_ok=True)
+        remove_expired(cache)
         self._suite = runner.Suite(
-            "asyncio", limit_of=lambda name: BASELINE_LIMIT, mode=mode, skip_classes=skip_classes
+            "asyncio",
+            limit_of=lambda name: BASELINE_LIMIT,
+            mode=mode,
+            skip_classes=skip_classes,
+            retries=BASELINE_RETRIES,
         )
 
+    @property
+    def retried(self):
+        return self._suite.retried
+
     def runs(self, modules, jobs, fresh):
-        missing = [module for module in modules if fresh or not os.path.exists(self._path(module))]
+        missing = [module for module in modules if fresh or not self._path(module).exists()]
         for module, run in self._suite.run(missing, jobs).items():
-            with open(self._path(module), "w") as file:
-                json.dump(run.to_json(), file)
+            self._path(module).write_text(json.dumps(run.to_json()))
         return {module: self._read(module) for module in modules}
 
     def _path(self, module):
-        return os.path.join(self._directory, f"{module}.json")
+        return self._directory / f"{module}.json"
 
     def _read(self, module):
-        with open(self._path(module)) as file:
-            return runner.ModuleRun.from_json(json.load(file))
+        return runner.ModuleRun.from_json(json.loads(self._path(module).read_text()))
+
+
+def remove_expired(cache):
+    """Removes results that are too old, those of other interpreters too."""
+    for file in cache.glob("*/*.json"):
+        if not 0 <= time.time() - file.stat().st_mtime < BASELINE_EXPIRES:
+            file.unlink()
 
 
 def type_name(loop):
@@ -180,11 +212,14 @@ def run_in(mode, modules, options):
 
     baseline, limit_of = None, lambda name: BASELINE_LIMIT
     if options.compare:
-        baseline = Baseline(skip_classes, mode).runs(modules, options.jobs, options.fresh)
+        asyncios = Baseline(options.cache, skip_classes, mode)
+        baseline = asyncios.runs(modules, options.jobs, options.fresh)
+        if asyncios.retried:
+            print(f"retries on asyncio, for the baseline: {len(asyncios.retried)} ({', '.join(asyncios.retried)})")
         usual = {name: result.seconds for run in baseline.values() for name, result in run.results.items()}
         limit_of = lambda name: 30 + 5 * usual.get(name, 0)  # noqa: E731
 
-    suite = runner.Suite(options.loop, limit_of=limit_of, mode=mode, skip_classes=skip_classes)
+    suite = runner.Suite(options.loop, limit_of=limit_of, mode=mode, skip_classes=skip_classes, retries=options.retries)
     runs = suite.run(modules, options.jobs, exempt=lambda name: any(e.covers(name) for e in exceptions))
     loops = sum((run.loops for run in runs.values()), collections.Counter())
     results = {name: result for run in runs.values() for name, result in run.results.items()}
@@ -199,8 +234,7 @@ def run_in(mode, modules, options):
     met = len([result for result in results.values() if result.outcome == "pass" and result.loops.get(own_name)])
     print(f"of the passed tests, {met} made such a loop; the rest are about asyncio's other parts, or its own classes")
     flaky = [name for name, result in results.items() if result.flaky]
-    if flaky:
-        print(f"passed only when run again ({len(flaky)}): " + ", ".join(flaky))
+    print(f"retries: {len(suite.retried)}" + (f"; passed only when run again: {', '.join(flaky)}" if flaky else ""))
     if not loops.get(own_name) and (not options.compare or any(run.loops for run in baseline.values())):
         print(f"not one loop of these tests was a {own_name}: the substitution does not work")
         good = False

@@ -164,13 +164,16 @@ class Worker:
 
 
 class Suite:
-    """The tests on one loop: `run_module` runs them, `rerun` decides about flakiness."""
+    """The tests on one loop: `run_module` runs them, `rerun` runs those that failed again, `retries` times at most."""
 
-    def __init__(self, loop, *, limit_of, mode="normal", skip_classes=(), say=print):
+    def __init__(self, loop, *, limit_of, mode="normal", skip_classes=(), retries=0, say=print):
         self.loop = loop
         self._mode = mode
         self._limit_of = limit_of
         self._skip_classes = skip_classes
+        self._retries = retries
+        #: The names of the tests that were run again, once for each time.
+        self.retried = []
         self._say = say
 
     def launch(self, directory, module, only, without, report):
@@ -221,11 +224,11 @@ class Suite:
         return run
 
     def rerun(self, module, run, names):
-        """Gives each failed test of `names` two more attempts, alone. One success makes it flaky, which counts as
-        passed.
-        """
+        """Runs each failed test of `names` again, alone. One success makes it flaky, which counts as passed."""
         for name in names:
-            for _ in range(2):
+            for retry in range(self._retries):
+                self._say(f"  {module}: runs {name} again, retry {retry + 1} of {self._retries}")
+                self.retried.append(name)
                 again = self.run_module(module, only=[name]).results.get(name)
                 if again is not None and again.good:
                     again.flaky = True
@@ -241,7 +244,7 @@ class Suite:
             runs = dict(zip(modules, pool.map(self.run_and_say, modules)))
         for module, run in runs.items():
             failed = [name for name, result in run.results.items() if not result.good and not exempt(name)]
-            if len(failed) > 60:
+            if self._retries and len(failed) > 60:
                 self._say(f"  {module}: {len(failed)} failures, too many to be flaky; not run again")
                 continue
             self.rerun(module, run, [name for name in failed if " " not in name])
