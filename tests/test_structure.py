@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.structure.attempts import attempts
 from tests.structure.package import check_package
 from tests.structure.rules import Rules, check
 from tests.structure.rust import read_crate, uses
@@ -62,6 +63,7 @@ def used_by(folder: Path, file: str) -> dict[str, list[int]]:
 def test_the_tree_keeps_the_rules():
     assert problems(ROOT / "src") == ""
     assert list(check_package(ROOT / "python")) == []
+    assert list(attempts(ROOT / "tests", Rules.read(STRUCTURE).attempts)) == []
 
 
 def test_an_import_from_a_higher_floor_is_named(src):
@@ -240,3 +242,136 @@ def test_a_python_module_that_imports_from_the_package_itself_is_named(python):
 def test_a_python_module_without_a_floor_is_named(python):
     (python / "wakeloop" / "_attic.py").write_text("")
     assert "_attic" in "".join(check_package(python))
+
+
+# -- attempts --------------------------------------------------------------------------------------------------------
+
+#: A test that is satisfied with one good attempt, in each form that is found.
+SECOND_CHANCES = {
+    "a loop that a good round leaves": """
+        def test_x():
+            for _ in range(20):
+                if measured() < 0.5:
+                    return
+            raise AssertionError
+    """,
+    "a break behind an inner loop": """
+        async def test_x():
+            async def main():
+                for _ in range(ROUNDS - 1):
+                    for each in measured():
+                        continue
+                    with contextlib.suppress(AssertionError):
+                        check()
+                        break
+    """,
+    "a parameter that says how often": """
+        def test_x(times=3):
+            for attempt in range(times):
+                if check():
+                    return
+    """,
+    "an attribute that says how often": """
+        def test_x(self):
+            for _ in range(self._retries):
+                if check():
+                    break
+    """,
+    "limits that grow": """
+        def test_x():
+            for limit in (0.05, 0.2, 0.8):
+                if check(limit):
+                    break
+    """,
+    "any of several rounds": """
+        def test_x():
+            assert any(check() for _ in range(10))
+    """,
+    "a counter of tries": """
+        def test_x():
+            tries = 0
+            while tries < 10 and not check():
+                tries += 1
+    """,
+    "a marker": """
+        @pytest.mark.flaky(reruns=3)
+        def test_x():
+            check()
+    """,
+    "any of a range in Rust": """
+        fn test_x() {
+            assert!((0..ATTEMPTS).any(|_| check() < 0.5));
+        }
+    """,
+    "a loop in Rust": """
+        fn test_x() {
+            for _ in 0..20 {
+                loop { break; }
+                if check() { return; }
+            }
+        }
+    """,
+}
+
+#: Loops that are no attempts.
+OTHER_LOOPS = {
+    "a wait": """
+        def test_x():
+            while not check():
+                time.sleep(0.01)
+    """,
+    "every round counts": """
+        def test_x():
+            for _ in range(20):
+                assert check()
+                for each in rows:
+                    break
+    """,
+    "a search": """
+        def test_x():
+            for number in range(20):
+                if number in found:
+                    break
+    """,
+    "a function inside": """
+        def test_x():
+            for _ in range(20):
+                def inner():
+                    return 1
+    """,
+    "a loop in Rust where every round counts": """
+        fn test_x() {
+            for _ in 0..20 {
+                loop { break; }
+                check();
+            }
+            assert!(list.iter().any(|one| one.is_good()));
+        }
+    """,
+}
+
+
+def planted(folder: Path, name: str, code: str) -> list[str]:
+    tests = folder / "tests"
+    tests.mkdir()
+    (tests / ("test_x.rs" if "Rust" in name else "test_x.py")).write_text(textwrap.dedent(code))
+    return list(attempts(tests))
+
+
+@pytest.mark.parametrize("name", SECOND_CHANCES)
+def test_a_test_with_a_second_chance_is_named(tmp_path, name):
+    (problem,) = planted(tmp_path, name, SECOND_CHANCES[name])
+    assert problem.startswith("attempts: tests/test_x.")
+    assert "is satisfied with one good attempt of several" in problem
+
+
+@pytest.mark.parametrize("name", OTHER_LOOPS)
+def test_a_loop_that_is_no_second_chance_is_not_named(tmp_path, name):
+    assert planted(tmp_path, name, OTHER_LOOPS[name]) == []
+
+
+def test_an_allowed_loop_of_attempts_that_is_gone_is_named(tmp_path):
+    (tmp_path / "tests").mkdir()
+    assert list(attempts(tmp_path / "tests", ["tests/test_x.py test_x"])) == [
+        'gone: delete "tests/test_x.py test_x" from known.attempts in structure.toml'
+    ]

@@ -39,6 +39,7 @@ class Rules:
     upward: list[Edge]
     cycles: list[Edge]
     bools: list[str]
+    attempts: list[str]
 
     @classmethod
     def read(cls, file: Path) -> Rules:
@@ -53,6 +54,7 @@ class Rules:
             upward=[edge(line) for line in known["upward"]],
             cycles=[edge(line) for line in known["cycles"]],
             bools=known["bools"],
+            attempts=known["attempts"],
         )
 
     def allows(self, user: str, used: str) -> bool:

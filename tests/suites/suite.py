@@ -120,6 +120,7 @@ class Judge:
         doubtful = [name for name in differing(baseline, run) if name not in covered]
         if len(doubtful) <= MOST_RERUNS:
             for name in doubtful:
+                self._say(f"  {library.name}: runs {name} again, twice at most")
                 self._again(library.name, name, baseline, run, on_asyncio, ours)
         found = comparison.compare({library.name: baseline}, {library.name: run}, library.exceptions, self._own_name)
         flaky = [name for name in doubtful if name not in found.regressions]
