@@ -7,6 +7,8 @@ import gc
 import socket
 import struct
 import sys
+import tracemalloc
+import warnings
 import weakref
 
 import pytest
@@ -418,6 +420,75 @@ def test_objects_of_a_class_of_bytes_die_when_they_are_sent(run):
 
     died = []
     run(main())
+
+
+# -- how much is kept ----------------------------------------------------------------------------------
+
+
+def test_of_many_messages_that_were_sent_only_a_few_are_kept(run):
+    count, size = 1000, 1024
+
+    class Keeping(asyncio.Protocol):
+        def __init__(self):
+            self.messages, self.news = [], asyncio.Event()
+
+        def data_received(self, data):
+            self.messages.append(data)
+            self.news.set()
+
+    async def main():
+        loop = asyncio.get_running_loop()
+        async with sockets() as (near, far):
+            transport, protocol = await loop.create_connection(Keeping, sock=near)
+            before, _ = tracemalloc.get_traced_memory()
+            for _ in range(count):
+                protocol.news.clear()
+                far.send(bytes(size))
+                await protocol.news.wait()
+            assert [len(message) for message in protocol.messages] == count * [size]
+            assert tracemalloc.get_traced_memory()[0] - before > count * size
+            while protocol.messages:
+                transport.write(protocol.messages.pop())
+            left = count * size
+            while left:
+                left -= len(await loop.sock_recv(far, 1 << 16))
+            kept = tracemalloc.get_traced_memory()[0] - before
+            transport.abort()
+            await turns()
+            return kept
+
+    tracemalloc.start()
+    try:
+        assert run(main()) < count * size / 4
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("kind", ["callback", "timer", "awaitable"])
+def test_of_many_objects_that_end_at_once_only_a_few_are_kept(run, kind):
+    count = 5000
+
+    async def main():
+        loop = asyncio.get_running_loop()
+        async with sockets() as (near, _):
+            make, end = {
+                "callback": (lambda: loop.call_soon(int), "cancel"),
+                "timer": (lambda: loop.call_later(100, int), "cancel"),
+                "awaitable": (lambda: loop.sock_recv(near, 1), "close"),
+            }[kind]
+            gc.collect()
+            before = sys.getallocatedblocks()
+            objects = [make() for _ in range(count)]
+            assert sys.getallocatedblocks() - before >= count - 300
+            while objects:
+                getattr(objects.pop(), end)()
+            await turns()
+            gc.collect()
+            return sys.getallocatedblocks() - before
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # they are never awaited
+        assert run(main()) < count / 4
 
 
 # -- contexts ------------------------------------------------------------------------------------------
