@@ -14,6 +14,7 @@ import time
 import pytest
 
 import wakeloop
+from tests.support.builds import needs_gil
 from wakeloop import _core
 
 pytestmark = [
@@ -232,6 +233,43 @@ def test_the_loop_does_not_spin_while_another_thread_computes(run):
 
     with peer_process() as peer:
         run(main())
+
+
+@needs_gil
+@pytest.mark.usefixtures("spins_for_long")
+def test_the_loop_does_not_spin_while_it_awaits_a_job_whose_thread_will_want_the_gil(run):
+    seen = []
+
+    async def main():
+        loop, started, release = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
+
+        def work():
+            loop.call_soon_threadsafe(started.set)
+            release.wait()
+
+        async with Pings(peer) as pings:
+            # asyncio's own code takes the first job of a loop.
+            await asyncio.to_thread(int)
+            job = loop.run_in_executor(None, work)
+            try:
+                await started.wait()
+                for _ in range(100):
+                    begin = loop.time()
+                    while (now := loop.time()) < begin + 0.006:
+                        pass
+                    # This wait gives the GIL to other threads, and for 50 ms the loop expects that they will want it again.
+                    await pings.send(b"e")
+                    before, _ = spins()
+                    await pings.send(b"e")
+                    if loop.time() < now + 0.05:
+                        seen.append(spins()[0] - before)
+            finally:
+                release.set()
+                await job
+
+    with peer_process() as peer:
+        run(main())
+    assert set(seen) == {0}
 
 
 @pytest.mark.usefixtures("spins_for_long")
