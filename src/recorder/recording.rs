@@ -188,3 +188,37 @@ impl Recording {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::event::{Event, Kind};
+    use super::*;
+
+    #[test]
+    fn a_snapshot_counts_the_overwritten_events_of_loops_and_workers() {
+        // Not started: it is not the recording of the process.
+        let clock = Clock::best();
+        let recording = Recording {
+            generation: 1,
+            clock,
+            started: clock.moment(),
+            ended: AtomicU64::new(0),
+            loops: Ring::new(1024).unwrap(),
+            names: Names::new(),
+            size: 1024,
+            threads: Mutex::default(),
+            workers: Mutex::default(),
+        };
+        let workers = [recording.add_worker().unwrap(), recording.add_worker().unwrap()];
+        for (ring, events) in [(&recording.loops, 70), (&workers[0].ring, 163), (&workers[1].ring, 5)] {
+            for number in 0..events {
+                ring.push(Event::new(number, Kind::Park, Origin::default(), 0));
+            }
+        }
+        // A ring of 64 slots keeps 63 events.
+        assert_eq!(recording.counts(), (70 + 163 + 5, 7 + 100));
+        let snapshot = recording.snapshot();
+        assert_eq!(snapshot.dropped, 7 + 100);
+        assert_eq!(snapshot.workers.iter().map(|track| track.events.len()).collect::<Vec<_>>(), [63, 5]);
+    }
+}

@@ -289,6 +289,21 @@ mod tests {
     }
 
     #[test]
+    fn the_time_that_threads_ran_before_an_earlier_wait_counts_once() {
+        let fairness = GilFairness::new();
+        let ran = 2 * (KEPT + 1);
+        note_poll(&fairness, 0, KEPT + 1, Some(ran));
+        let mut now = NOW + KEPT + 1;
+        assert!(fairness.is_kept(now));
+        now += KEPT_HOLDS * ran + HINT_HOLDS;
+        assert!(fairness.is_yield_due(now, false, OTHERS) && !fairness.has_rival(now + HINT_HOLDS));
+        now += HINT_HOLDS;
+        // The loop waits again, and no other thread has run since.
+        fairness.note_poll(Away { start: now, end: now, interrupted: false }, now + KEPT + 1, || Some(ran));
+        assert!(!fairness.has_rival(now + KEPT + 1) && !fairness.hint.get());
+    }
+
+    #[test]
     fn a_thread_that_did_not_run_for_long_is_not_computing() {
         let fairness = GilFairness::new();
         note_poll(&fairness, 0, 2 * KEPT, Some(KEPT));

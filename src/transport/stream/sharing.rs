@@ -113,3 +113,83 @@ impl Sharing {
         true
     }
 }
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use std::fs::File;
+    use std::os::fd::AsRawFd;
+
+    use super::*;
+
+    /// Stands for another process: its locks belong to an open file description, and so conflict with this process's.
+    struct OtherProcess(File);
+
+    impl OtherProcess {
+        fn call(&self, command: libc::c_int, kind: libc::c_int, start: i64) -> libc::flock {
+            let mut record = libc::flock {
+                l_type: kind as _,
+                l_whence: libc::SEEK_SET as _,
+                l_start: start as _,
+                l_len: 0,
+                l_pid: 0,
+            };
+            // SAFETY: `record` is valid for the call.
+            assert_eq!(unsafe { libc::fcntl(self.0.as_raw_fd(), command, &mut record) }, 0);
+            record
+        }
+
+        fn publishes(&self, load: u32) {
+            self.call(libc::F_OFD_SETLK, libc::F_UNLCK, 0);
+            self.call(libc::F_OFD_SETLK, libc::F_RDLCK, load.into());
+        }
+
+        /// Does it find another process?
+        fn sees_others(&self) -> bool {
+            self.call(libc::F_OFD_GETLK, libc::F_WRLCK, 0).l_type as libc::c_int != libc::F_UNLCK
+        }
+    }
+
+    /// A file in place of the socket, once for this process and once for another one.
+    fn shared_file(name: &str) -> (File, OtherProcess) {
+        let path = std::env::temp_dir().join(format!("wakeloop-{name}-{}", std::process::id()));
+        let open =
+            || File::options().read(true).write(true).create(true).truncate(false).open(&path).unwrap();
+        let files = (open(), OtherProcess(open()));
+        std::fs::remove_file(path).unwrap();
+        files
+    }
+
+    /// Connections wait in each of so many turns. In how many does the listener give way?
+    fn pauses(sharing: &Sharing, fd: RawFd, turns: u64) -> usize {
+        let paused = |turn: &u64| {
+            sharing.note_turn(turn - 1);
+            sharing.gives_way(fd, *turn, Some(100))
+        };
+        (1..=turns).filter(paused).count()
+    }
+
+    #[test]
+    fn a_listener_gives_way_to_a_process_that_does_not_run_so_many_times_in_each_period() {
+        let (ours, other) = shared_file("patience");
+        let (sharing, fd) = (Sharing::default(), ours.as_raw_fd());
+        other.publishes(10);
+        assert_eq!(pauses(&sharing, fd, 1000), PATIENCE as usize);
+        assert_eq!(pauses(&sharing, fd, 1000), 0);
+        // A new period begins.
+        sharing.forgive();
+        assert_eq!(pauses(&sharing, fd, 1000), PATIENCE as usize);
+        // The other process accepts a connection, so it runs.
+        other.publishes(11);
+        assert_eq!(pauses(&sharing, fd, 1000), PATIENCE as usize);
+    }
+
+    #[test]
+    fn a_listener_that_has_ended_is_no_longer_seen_by_other_processes() {
+        let (ours, other) = shared_file("withdrawal");
+        let (sharing, fd) = (Sharing::default(), ours.as_raw_fd());
+        assert!(!other.sees_others());
+        assert!(!sharing.look(fd, 0) && other.sees_others());
+        sharing.end(fd);
+        assert!(!other.sees_others());
+    }
+}
