@@ -15,6 +15,7 @@ import pytest
 
 import wakeloop
 from tests.support.builds import needs_gil
+from tests.support.script import run_script
 from wakeloop import _core
 
 pytestmark = [
@@ -191,6 +192,59 @@ def test_a_signal_during_a_spin_is_not_lost(run):
         assert run(main()) > 0
 
 
+def test_a_callback_of_a_signal_handler_that_runs_after_a_spin_does_not_wait_for_an_event(monkeypatch):
+    """A new loop spins in the first waits that it expects to be short. So each try has one."""
+    monkeypatch.setenv("WAKELOOP_SPIN", "1000")
+    outcome = run_script(
+        "wakeloop",
+        """
+        import signal, socket
+
+        async def attempt():
+            loop, called = asyncio.get_running_loop(), asyncio.Event()
+            before, polls = None, []
+
+            def handle(*_):
+                now = loop.metrics()
+                polls.append(now.blocking_polls)
+                in_spins.append((now.spins, now.spin_hits) == (before.spins + 1, before.spin_hits))
+                loop.call_soon(callback)
+
+            def callback():
+                polls.append(loop.metrics().blocking_polls)
+                called.set()
+
+            signal.signal(signal.SIGALRM, handle)
+            near, far = socket.socketpair()
+            reader, writer = await asyncio.open_connection(sock=near)
+            # What these waits are for is there already.
+            for _ in range(20):
+                far.send(b"x")
+                await reader.readexactly(1)
+            before = loop.metrics()
+            assert before.spin_hits > 0
+            signal.setitimer(signal.ITIMER_REAL, 0.0003)
+            # If the loop waits before the callback, this is what ends the wait.
+            loop.call_later(5, int)
+            await called.wait()
+            assert polls[0] == polls[1], "the loop has waited before the callback"
+            writer.close()
+            far.close()
+            await writer.wait_closed()
+
+        def run(coroutine):
+            with asyncio.Runner(loop_factory=new_loop) as runner:
+                return runner.run(coroutine)
+
+        in_spins = []
+        for _ in range(20):
+            run(attempt())
+        print(any(in_spins), in_spins)
+        """,
+    )
+    assert outcome.code == 0 and outcome.out.startswith("True"), outcome
+
+
 @pytest.mark.measured
 @pytest.mark.usefixtures("spins_for_long")
 def test_a_twentieth_of_the_time_at_most_is_lost(run):
@@ -242,12 +296,19 @@ def test_the_loop_does_not_spin_while_it_awaits_a_job_whose_thread_will_want_the
 
     async def main():
         loop, started, release = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
+        near, far = socket.socketpair()
+        with far:
+            reader, writer = await asyncio.open_connection(sock=near)
 
-        def work():
-            loop.call_soon_threadsafe(started.set)
-            release.wait()
+            async def wait_for_data():
+                """A wait that is short, because its data is there already."""
+                far.send(b"x")
+                await reader.readexactly(1)
 
-        async with Pings(peer) as pings:
+            def work():
+                loop.call_soon_threadsafe(started.set)
+                release.wait()
+
             # asyncio's own code takes the first job of a loop.
             await asyncio.to_thread(int)
             job = loop.run_in_executor(None, work)
@@ -258,17 +319,18 @@ def test_the_loop_does_not_spin_while_it_awaits_a_job_whose_thread_will_want_the
                     while (now := loop.time()) < begin + 0.006:
                         pass
                     # This wait gives the GIL to other threads, and for 50 ms the loop expects that they will want it again.
-                    await pings.send(b"e")
+                    await wait_for_data()
                     before, _ = spins()
-                    await pings.send(b"e")
+                    await wait_for_data()
                     if loop.time() < now + 0.05:
                         seen.append(spins()[0] - before)
             finally:
                 release.set()
                 await job
+            writer.close()
+            await writer.wait_closed()
 
-    with peer_process() as peer:
-        run(main())
+    run(main())
     assert set(seen) == {0}
 
 
