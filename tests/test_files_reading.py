@@ -6,13 +6,12 @@ tests/test_files_differential.py compares the reads themselves with those of `io
 import asyncio
 import builtins
 import os
-import shutil
-import subprocess
-from pathlib import Path
 
 import pytest
 
+from tests.support import preload
 from tests.support.files import CONTENT, LINUX, content_path, fifo_pair, fifo_path, run_program  # noqa: F401
+from tests.support.preload import needs_preload
 
 pytestmark = pytest.mark.usefixtures("runtime")
 
@@ -117,14 +116,10 @@ def test_a_buffer_that_is_resized_while_a_read_waits_gets_what_fits(run, fifo):
     run(main())
 
 
-@LINUX
-@pytest.mark.skipif(shutil.which("cc") is None, reason="no compiler for a library to preload")
+@needs_preload
 @pytest.mark.parametrize("read", ["read({})", "readexactly({})", "pread({}, 0)", "readinto(bytearray({}))"])
 def test_a_read_that_finds_only_a_part_in_the_page_cache_goes_on(tmp_path, path, monkeypatch, read):
-    library = tmp_path / "short_reads.so"
-    source = Path(__file__).parent / "support" / "short_reads.c"
-    subprocess.run(["cc", "-shared", "-fPIC", str(source), "-o", str(library), "-ldl"], check=True)
-    monkeypatch.setenv("LD_PRELOAD", str(library))
+    monkeypatch.setenv("LD_PRELOAD", str(preload.build("short_reads", tmp_path)))
     output = run_program(
         f"""
         import asyncio, ctypes, os, wakeloop

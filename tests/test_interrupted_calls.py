@@ -5,21 +5,16 @@ the end of the stream, causes no other event.
 """
 
 import os
-import shutil
 import subprocess
 import sys
 import textwrap
-from pathlib import Path
 
 import pytest
 
+from tests.support import preload
 from tests.support.loops import PRELUDE
 
-SOURCE = Path(__file__).parent / "support" / "interrupt.c"
-
-pytestmark = pytest.mark.skipif(
-    sys.platform != "linux" or shutil.which("cc") is None, reason="no compiler for a library to preload"
-)
+pytestmark = preload.needs_preload
 
 HELPERS = """
 import ctypes, os, socket, tempfile
@@ -73,9 +68,7 @@ def run(main):
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory):
-    built = tmp_path_factory.mktemp("interrupt") / "interrupt.so"
-    subprocess.run(["cc", "-shared", "-fPIC", str(SOURCE), "-o", str(built), "-ldl"], check=True)
-    return built
+    return preload.build("interrupt", tmp_path_factory.mktemp("interrupt"))
 
 
 @pytest.fixture

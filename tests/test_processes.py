@@ -7,7 +7,8 @@ import sys
 
 import pytest
 
-from tests.support import processes
+from tests.support import preload, processes
+from tests.support.preload import needs_preload
 from tests.support.script import run_script
 
 
@@ -186,6 +187,52 @@ def test_using_the_parents_loop_after_fork_raises_runtime_error(loop_name, state
             thread.join()
         if server is not None:
             server.close()
+        loop.close()
+    """
+    assert silent(loop_name, body) == "0\n"
+
+
+@pytest.mark.native
+@needs_preload
+def test_a_loop_that_a_thread_of_the_parent_was_waking_cannot_be_used_after_the_fork(loop_name, tmp_path, monkeypatch):
+    """The thread holds a lock of the loop, which nobody in the child would release."""
+    monkeypatch.setenv("LD_PRELOAD", str(preload.build("held_write", tmp_path)))
+    body = """
+        import ctypes, os, signal, warnings, wakeloop
+        warnings.simplefilter("ignore")
+        library = ctypes.CDLL(os.environ["LD_PRELOAD"])
+
+        def wakers():
+            found = set()
+            for name in os.listdir("/proc/self/fd"):
+                try:
+                    if os.readlink("/proc/self/fd/" + name) == "anon_inode:[eventfd]":
+                        found.add(int(name))
+                except OSError:
+                    pass
+            return found
+
+        wakeloop.run(wakeloop.sleep(0.001))
+        before = wakers()
+        loop = new_loop()
+        [waker] = wakers() - before
+        library.hold(waker)
+        # A worker of the runtime wakes the loop, and does not come back from that.
+        while not library.is_held():
+            loop.run_until_complete(wakeloop.sleep(0.01))
+        pid = os.fork()
+        if pid == 0:
+            signal.alarm(10)
+            try:
+                loop.run_until_complete(asyncio.sleep(0))
+            except RuntimeError as error:
+                os._exit(0 if "fork" in str(error) else 2)
+            os._exit(1)
+        print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+        library.hold(-1)
+        while library.is_held():
+            pass
+        loop.run_until_complete(wakeloop.sleep(0.001))
         loop.close()
     """
     assert silent(loop_name, body) == "0\n"
