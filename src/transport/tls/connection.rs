@@ -63,9 +63,6 @@ pub(crate) struct Connection {
     pub(super) state: Cell<State>,
     /// Plaintext that is not encrypted yet.
     pub(super) queue: WriteBuffer,
-    /// If the last write has returned SSL_ERROR_WANT_READ, its size: OpenSSL requires that the next write offers at
-    /// least the same bytes. Otherwise 0.
-    pub(super) offered: Cell<usize>,
     /// Plaintext that was not delivered to a buffered protocol yet.
     pub(super) undelivered: RefCell<VecDeque<u8>>,
     /// The error of the read behind the undelivered plaintext.
@@ -206,7 +203,6 @@ impl Connection {
         drop(self.queue.take());
         self.undelivered.take();
         self.failure.clear();
-        self.offered.set(0);
         if let Some(Engine::Native(native)) = self.engine() {
             native.io.clear();
         }

@@ -44,7 +44,7 @@ pub(super) enum End {
 }
 
 /// The outcome of a write.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub(super) enum Wrote {
     Bytes(usize),
     /// OpenSSL needs data from the peer first.

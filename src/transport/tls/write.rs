@@ -203,6 +203,9 @@ fn fill(this: This<'_, Connection>, engine: &Engine, core: &Core) -> Result<bool
 }
 
 /// Encrypts once: the first object of the queue, or several small ones joined to one record.
+///
+/// After SSL_ERROR_WANT_READ, OpenSSL requires that the next write offers at least the same bytes. It does: the queue has
+/// only grown since, and a longer queue never makes the offer shorter.
 fn offer(
     this: This<'_, Connection>,
     engine: &Engine,
@@ -211,21 +214,18 @@ fn offer(
     sent: usize,
 ) -> Result<Wrote, Raised> {
     let rest = first.exact_bytes().and_then(|piece| piece.get(sent..)).unwrap_or_default();
-    let offered = this.offered.get();
-    let wanted = this.queue.len().min(RECORD).max(offered);
-    let (size, wrote) = if rest.len() < wanted {
+    let wanted = this.queue.len().min(RECORD);
+    if rest.len() < wanted {
         let mut joined = core.scratch.take();
         this.queue.gather(&mut joined, wanted);
-        let (size, wrote) = (joined.len(), engine.encrypt(&joined, None));
+        let wrote = engine.encrypt(&joined, None);
         core.scratch.give_back(joined);
-        (size, wrote?)
+        wrote
     } else {
-        let size = rest.len().min(BATCH.max(offered));
+        let size = rest.len().min(BATCH);
         let whole = (sent == 0 && size == rest.len()).then_some(first);
-        (size, engine.encrypt(&rest[..size], whole)?)
-    };
-    this.offered.set(if wrote == Wrote::WantRead { size } else { 0 });
-    Ok(wrote)
+        engine.encrypt(&rest[..size], whole)
+    }
 }
 
 /// Calls [`send_last`] for the TLS connection that is the protocol of a stream transport.
