@@ -139,6 +139,11 @@ def is_exclusive(pid, listener):
     return bool(registrations(pid)[listener.fileno()] & EXCLUSIVE)
 
 
+def until_all_share(running):
+    """Makes connections until every worker has seen that it is not the only one."""
+    eventually(lambda: (served(running.listener), all(is_exclusive(pid, running.listener) for pid in running.each()))[1])
+
+
 def eventually(condition, seconds=15):
     deadline = time.monotonic() + seconds
     while not condition():
@@ -158,6 +163,7 @@ def test_workers_take_turns_in_accepting_connections(kind, tmp_path):
         "unix": (socket.AF_UNIX, str(tmp_path / "socket")),
     }[kind]
     with workers(4, family, address) as running:
+        until_all_share(running)
         counts = collections.Counter()
         for _ in range(80):
             # The kernel wakes the worker that has slept longest. One that still runs is not in the queue.
@@ -227,9 +233,7 @@ def test_a_connection_is_not_lost_if_the_process_that_was_woken_for_it_does_not_
     """The test is that process: it waits in the same queue as the workers, and never accepts."""
     with workers(2) as running, select.epoll() as queue:
         listener = running.listener
-        for _ in range(4):
-            served(listener)
-        assert all(is_exclusive(pid, listener) for pid in running.each())
+        until_all_share(running)
         queue.register(listener, select.EPOLLIN | select.EPOLLEXCLUSIVE)
         for _ in range(3):
             woken = threading.Event()
@@ -247,9 +251,7 @@ def test_a_connection_is_not_lost_if_the_process_that_was_woken_for_it_does_not_
 def test_a_worker_that_has_become_the_only_one_no_longer_shares():
     with workers(2) as running:
         listener, (first, second) = running.listener, running.each()
-        for _ in range(4):
-            served(listener)
-        assert is_exclusive(first, listener) and is_exclusive(second, listener)
+        until_all_share(running)
         assert alarms(first) == alarms(second) == 2
         running.processes[1].kill()
         running.processes[1].wait()
