@@ -7,9 +7,9 @@ Where it does not reach a target on some machine, no loop can reach the target t
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
-import tempfile
 from functools import cache
 from pathlib import Path
 
@@ -52,9 +52,11 @@ def baseline_program() -> Path:
     if shutil.which("rustc") is None:
         raise ImportError("there is no rustc to build it with")
     newest = max(source.stat().st_mtime_ns for source in SOURCES.glob("*.rs"))
-    built = Path(tempfile.gettempdir()) / f"wakeloop-baseline-{newest}"
+    target = Path(os.environ.get("CARGO_TARGET_DIR") or SOURCES.parent.parent / "target")
+    built = target / "baseline" / str(newest)
     if not built.exists():
-        fresh = built.with_suffix(".new")
+        built.parent.mkdir(parents=True, exist_ok=True)
+        fresh = built.with_suffix(f".{os.getpid()}")
         command = ["rustc", "--edition=2024", "-O", "-o", str(fresh), str(SOURCES / "main.rs")]
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode:

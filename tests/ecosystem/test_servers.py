@@ -19,11 +19,15 @@ APPLICATION = "tests.ecosystem.support:application"
 
 @pytest.fixture
 def installed(tmp_path):
-    """The environment of a Python whose site-packages directory has what the wheel puts there."""
+    """The environment of a Python whose site-packages directory has what the wheel puts there, and of an empty home:
+    gunicorn and IPython write into it.
+    """
     (tmp_path / "sitecustomize.py").write_text(f"import site\nsite.addsitedir({str(STARTUP)!r})\n")
     variables = environment()
     path = [str(tmp_path), variables["PYTHONPATH"], *sys.path]
-    return {**variables, "PYTHONPATH": os.pathsep.join(path)}
+    home = tmp_path / "home"
+    home.mkdir()
+    return {**variables, "PYTHONPATH": os.pathsep.join(path), "HOME": str(home)}
 
 
 @contextlib.asynccontextmanager
