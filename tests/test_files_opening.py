@@ -150,3 +150,24 @@ def test_a_block_that_is_left_in_another_task_closes_the_file(run, path):
         assert file.closed
 
     run(main())
+
+
+@pytest.mark.parametrize("errors", ["", "nosuchhandler"])
+def test_an_unknown_handler_of_errors_fails_where_it_is_needed(run, path, errors):
+    path.write_bytes(b"a\xff\n")
+
+    async def main():
+        async with wakeloop.open(path, encoding="utf-8", errors=errors) as file:
+            assert file.errors == errors
+            with pytest.raises(LookupError, match=f"unknown error handler name '{errors}'"):
+                await file.read()
+
+    run(main())
+
+
+def test_a_mode_of_none_is_refused_with_the_words_of_the_built_in_open(path):
+    with pytest.raises(TypeError) as expected:
+        open(path, None)
+    with pytest.raises(TypeError) as raised:
+        wakeloop.open(path, None)
+    assert str(raised.value) == str(expected.value)

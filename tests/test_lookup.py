@@ -145,6 +145,44 @@ def test_lookups_go_to_the_executor_that_the_user_has_set(run):
     run(main())
 
 
+def test_lookups_go_to_a_replaced_class_of_executors(run, monkeypatch):
+    submitted = []
+
+    class Noticing(concurrent.futures.ThreadPoolExecutor):
+        def submit(self, function, *args):
+            submitted.append(function)
+            return super().submit(function, *args)
+
+    async def main():
+        await asyncio.get_running_loop().getaddrinfo("localhost", 80)
+
+    monkeypatch.setattr(concurrent.futures, "ThreadPoolExecutor", Noticing)
+    run(main())
+    assert submitted
+
+
+@pytest.mark.parametrize("home", ["class", "instance"])
+def test_lookups_go_through_a_replaced_submit(run, monkeypatch, home):
+    original, submitted = concurrent.futures.ThreadPoolExecutor.submit, []
+
+    def submit(*args):
+        submitted.append(args)
+        return original(*args)
+
+    async def main():
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(None, int)
+        if home == "class":
+            monkeypatch.setattr(concurrent.futures.ThreadPoolExecutor, "submit", submit)
+        else:
+            executor = loop._default_executor
+            monkeypatch.setattr(executor, "submit", lambda *args: submit(executor, *args))
+        await loop.getaddrinfo("localhost", 80)
+
+    run(main())
+    assert len(submitted) == 1
+
+
 def test_after_the_default_executor_was_shut_down_there_are_no_lookups(run):
     async def main():
         loop = asyncio.get_running_loop()

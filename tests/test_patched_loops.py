@@ -13,6 +13,8 @@ from unittest import mock
 
 import pytest
 
+from tests.support.script import run_script
+
 BASE = asyncio.base_events.BaseEventLoop
 SELECTOR = asyncio.selector_events.BaseSelectorEventLoop
 UNIX = asyncio.SelectorEventLoop
@@ -527,3 +529,69 @@ def test_a_patched_handle_run_sees_how_connections_are_made(run, monkeypatch):
     monkeypatch.setattr(asyncio.Handle, "_run", patched)
     run(connections())
     assert "connection_made" in seen
+
+
+def test_a_handle_that_was_replaced_before_the_import_is_made(loop_name):
+    before = """
+        import asyncio
+        made = []
+        class Mine(asyncio.Handle):
+            __slots__ = ()
+            def __init__(self, *args):
+                made.append(1)
+                super().__init__(*args)
+        asyncio.events.Handle = Mine
+    """
+    body = """
+        loop = new_loop()
+        loop.call_soon(int)
+        loop.run_until_complete(asyncio.sleep(0))
+        loop.close()
+        print(bool(made))
+    """
+    outcome = run_script(loop_name, body, before=before)
+    assert (outcome.code, outcome.out, outcome.err) == (0, "True\n", ""), outcome
+
+
+def test_a_transport_that_was_replaced_by_a_function_before_the_import_is_made(loop_name):
+    before = """
+        import asyncio.selector_events, socket
+        made, original = [], asyncio.selector_events._SelectorSocketTransport
+        def replacement(*args, **options):
+            made.append(1)
+            return original(*args, **options)
+        asyncio.selector_events._SelectorSocketTransport = replacement
+    """
+    body = """
+        async def main():
+            near, far = socket.socketpair()
+            transport, _ = await asyncio.get_running_loop().create_connection(asyncio.Protocol, sock=near)
+            transport.close()
+            far.close()
+        loop = new_loop()
+        loop.run_until_complete(main())
+        loop.close()
+        print(made)
+    """
+    outcome = run_script(loop_name, body, before=before)
+    assert (outcome.code, outcome.out, outcome.err) == (0, "[1]\n", ""), outcome
+
+
+def test_the_import_makes_no_task_of_a_replaced_class(loop_name):
+    before = """
+        import asyncio
+        names = []
+        class Mine(asyncio.Task):
+            def __init__(self, *args, **options):
+                super().__init__(*args, **options)
+                names.append(self.get_name())
+        asyncio.Task = asyncio.tasks.Task = Mine
+    """
+    body = """
+        loop = new_loop()
+        loop.run_until_complete(asyncio.sleep(0))
+        loop.close()
+        print(names)
+    """
+    outcome = run_script(loop_name, body, before=before)
+    assert (outcome.code, outcome.out, outcome.err) == (0, "['Task-1']\n", ""), outcome

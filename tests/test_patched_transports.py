@@ -4,14 +4,16 @@ replacement is called for our transports.
 
 import asyncio
 import functools
-from asyncio import selector_events, unix_events
+import logging
+import os
+from asyncio import selector_events, sslproto, unix_events
 from unittest import mock
 
 import pytest
 
 from tests.support.protocol import Recording, close, pair
 from tests.support.sockets import socketpair
-from tests.support.tls_pair import finish, secure_pair
+from tests.support.tls_pair import finish, secure_pair, talk
 
 
 async def stream():
@@ -225,3 +227,131 @@ def test_datagram_transports_are_asyncios_own_where_their_private_class_is_patch
     monkeypatch.setattr(kind, name, patched)
     run(main())
     assert calls
+
+
+def pipe_functions(monkeypatch):
+    """Replaces os.read and os.write, as fault injectors and eventlet do. Returns the descriptors of the calls."""
+    used = {"read": [], "write": []}
+    for name, calls in used.items():
+        original = getattr(os, name)
+
+        def replacement(fd, argument, original=original, calls=calls):
+            calls.append(fd)
+            return original(fd, argument)
+
+        monkeypatch.setattr(os, name, replacement)
+    return used
+
+
+def test_pipes_read_and_write_with_replaced_functions_of_os(run, monkeypatch):
+    async def main():
+        loop = asyncio.get_running_loop()
+        near, far = os.pipe()
+        source, protocol = await loop.connect_read_pipe(Recording, open(near, "rb", 0))
+        sink, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, open(far, "wb", 0))
+        sink.write(b"data")
+        assert await protocol.received(4) == b"data"
+        sink.close()
+        await protocol.lost
+        source.close()
+        return near, far
+
+    used = pipe_functions(monkeypatch)
+    near, far = run(main())
+    assert near in used["read"] and far in used["write"]
+
+
+def test_a_pipe_sees_the_error_of_a_replaced_os_read(run, monkeypatch, asyncio_log):
+    original, failing = os.read, []
+
+    def read(fd, size):
+        if fd in failing:
+            raise OSError(28, "injected")
+        return original(fd, size)
+
+    async def main():
+        near, far = os.pipe()
+        failing.append(near)
+        _, protocol = await asyncio.get_running_loop().connect_read_pipe(Recording, open(near, "rb", 0))
+        os.write(far, b"data")
+        error = await protocol.lost
+        os.close(far)
+        return error
+
+    monkeypatch.setattr(os, "read", read)
+    assert str(run(main())) == "[Errno 28] injected"
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        ("SSLProtocol", "buffer_updated"),
+        ("SSLProtocol", "_do_read"),
+        ("SSLProtocol", "_write_appdata"),
+        ("SSLProtocol", "connection_made"),
+        ("_SSLProtocolTransport", "write"),
+    ],
+)
+def test_a_replaced_method_of_asyncios_tls_protocol_is_called(run, tls, tls_engine, monkeypatch, kind, name):
+    home = getattr(sslproto, kind, None)
+    if home is None or name not in vars(home):
+        pytest.skip(f"this Python has no {kind}.{name}")
+    original, calls = getattr(home, name), []
+
+    def replacement(self, *args):
+        calls.append(args)
+        return original(self, *args)
+
+    async def main():
+        near, far = await secure_pair(tls)
+        await talk(near, far)
+        await finish(near, far)
+
+    monkeypatch.setattr(home, name, replacement)
+    run(main())
+    assert calls
+
+
+def test_a_replaced_class_of_tls_protocols_is_used(run, tls, tls_engine, monkeypatch):
+    made = []
+
+    class Replacement(sslproto.SSLProtocol):
+        def __init__(self, *args, **options):
+            made.append(self)
+            super().__init__(*args, **options)
+
+    async def main():
+        near, far = await secure_pair(tls)
+        await talk(near, far)
+        await finish(near, far)
+
+    monkeypatch.setattr(sslproto, "SSLProtocol", Replacement)
+    run(main())
+    assert len(made) == 2
+
+
+def test_log_lines_go_to_the_logger_of_the_module_that_logs_them_in_asyncio(run, monkeypatch):
+    lines = {}
+    for module in (selector_events, unix_events):
+        logger = logging.Logger(module.__name__, logging.DEBUG)
+        logger.handle = lambda record, module=module: lines.setdefault(record.msg, set()).add(module)
+        monkeypatch.setattr(module, "logger", logger)
+
+    async def main():
+        stream_transport, end_stream = await stream()
+        near, far = os.pipe()
+        pipe_transport, reading = await asyncio.get_running_loop().connect_read_pipe(Recording, open(near, "rb", 0))
+        for each in (stream_transport, pipe_transport):
+            each.pause_reading()
+            each.resume_reading()
+        stream_transport.abort()
+        for _ in range(10):
+            stream_transport.write(b"to nobody")
+        await end_stream()
+        pipe_transport.close()
+        await reading.lost
+        os.close(far)
+
+    run(main(), debug=True)
+    assert lines["%r pauses reading"] == lines["%r resumes reading"] == {selector_events, unix_events}
+    assert lines["socket.send() raised exception."] == {selector_events}

@@ -15,11 +15,11 @@ import os
 import socket
 import sys
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from . import _core, _sockets
-from ._inherited import SelectorEventLoop, base_events, events, selector_events, unix_events
+from ._inherited import SelectorEventLoop, base_events, events, selector_events, sslproto, unix_events
 
 
 def names_within(function: Any, module: Any) -> set[str]:
@@ -39,7 +39,8 @@ def probe_c_caller(stub: asyncio.AbstractEventLoop) -> None:
     coroutine = nothing()
     try:
         # The task has a name, so that the first task of the program is still "Task-1".
-        task: Any = asyncio.Task(coroutine, loop=stub, name="probe")
+        # It is the original class: the program may have replaced asyncio.Task before the import.
+        task: Any = asyncio.tasks._CTask(coroutine, loop=stub, name="probe")  # type: ignore[attr-defined]
         # The stub never runs the task, and that must not cause a warning.
         task._log_destroy_pending = False
         asyncio.tasks._unregister_task(task)
@@ -53,7 +54,13 @@ def _transport(module: Any, name: str, *bases: type) -> tuple[tuple[Any, ...], .
     A patch of one of them may call the original, which reads private attributes that only asyncio's transports have.
     """
     kind = getattr(module, name)
-    return (module, name), (kind, *dict.fromkeys(method for owner in (kind, *bases) for method in _functions(owner)))
+    return _class_under(module, name, dict.fromkeys(method for owner in (kind, *bases) for method in _functions(owner)))
+
+
+def _class_under(module: Any, name: str, methods: Iterable[str]) -> tuple[tuple[Any, ...], ...]:
+    """A class under its name in a module, and methods of it. A program may have put a function there."""
+    kind = getattr(module, name)
+    return ((module, name), (kind, *methods)) if isinstance(kind, type) else ((module, name),)
 
 
 def _functions(kind: type) -> list[str]:
@@ -61,9 +68,11 @@ def _functions(kind: type) -> list[str]:
     return [name for name, value in vars(kind).items() if isinstance(value, (types.FunctionType, property))]
 
 
-def _methods(_: tuple[Any, ...], methods: tuple[Any, ...]) -> list[Any]:
+def _methods(parts: tuple[tuple[Any, ...], ...]) -> list[Any]:
     """The functions of a transport class, of which `_transport` has returned the names."""
-    kind, *names = methods
+    (module, name), (kind, *names) = parts[:2]
+    if kind is not getattr(module, name):
+        return []
     return [found for name in names if isinstance(found := getattr(kind, name), types.FunctionType)]
 
 
@@ -76,30 +85,43 @@ _datagrams = (
     *_transport(selector_events, "_SelectorDatagramTransport", _base),
     (_sockets.Socket, *_sockets.DATAGRAM_CALLS),
 )
-_read_pipes = _transport(unix_events, "_UnixReadPipeTransport")
-_write_pipes = _transport(unix_events, "_UnixWritePipeTransport")
+# asyncio's transports of pipes read and write with these two functions.
+_read_pipes = (
+    *_transport(unix_events, "_UnixReadPipeTransport"),
+    (unix_events, "os"),
+    (os, "read"),
+)
+_write_pipes = (
+    *_transport(unix_events, "_UnixWritePipeTransport"),
+    (unix_events, "os"),
+    (os, "write"),
+)
 
 #: May our loop make its own transports? One question for each kind.
 makes_streams = _core.unpatched((SelectorEventLoop, "_make_socket_transport"), *_streams)
 makes_tls = _core.unpatched((SelectorEventLoop, "_make_ssl_transport", "_make_socket_transport"), *_streams)
+#: May a TLS connection use our SSLProtocol? It does not call each method of asyncio's.
+makes_tls_protocols = _core.unpatched(
+    *_transport(sslproto, "SSLProtocol"), *_transport(sslproto, "_SSLProtocolTransport")
+)
 makes_datagrams = _core.unpatched((SelectorEventLoop, "_make_datagram_transport"), *_datagrams)
 makes_read_pipes = _core.unpatched((SelectorEventLoop, "_make_read_pipe_transport"), *_read_pipes)
 makes_write_pipes = _core.unpatched((SelectorEventLoop, "_make_write_pipe_transport"), *_write_pipes)
 
 #: The methods of the transports that the loop's methods make.
 TRANSPORTS = {
-    "_make_socket_transport": _methods(*_streams[:2]),
-    "_make_datagram_transport": _methods(*_datagrams[:2]),
-    "_make_read_pipe_transport": _methods(*_read_pipes),
-    "_make_write_pipe_transport": _methods(*_write_pipes),
+    "_make_socket_transport": _methods(_streams),
+    "_make_datagram_transport": _methods(_datagrams),
+    "_make_read_pipe_transport": _methods(_read_pipes),
+    "_make_write_pipe_transport": _methods(_write_pipes),
 }
 
 #: May our loop make its own handles? `Handle._run` may be patched: native handles call it then.
 _handles = tuple(
     part
-    for kind in (getattr(events, name, None) for name in ("Handle", "TimerHandle", "_ThreadSafeHandle"))
-    if kind is not None
-    for part in ((events, kind.__name__), (kind, *(name for name in _functions(kind) if name != "_run")))
+    for name in ("Handle", "TimerHandle", "_ThreadSafeHandle")
+    if hasattr(events, name)
+    for part in _class_under(events, name, (each for each in _functions(getattr(events, name)) if each != "_run"))
 )
 makes_handles = _core.unpatched(*_handles)
 

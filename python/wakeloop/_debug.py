@@ -10,7 +10,7 @@ import sys
 import traceback
 from typing import Any
 
-from ._inherited import base_events, format_helpers
+from ._inherited import base_events, format_helpers, selector_events, unix_events
 from ._state import LoopState
 
 
@@ -57,20 +57,25 @@ def accepted(server: Any, conn: socket.socket) -> None:
         peer = conn.getpeername()
     except OSError:  # The peer is gone.
         peer = None
-    base_events.logger.debug("%r got a new connection from %r: %r", server, peer, conn)
+    selector_events.logger.debug("%r got a new connection from %r: %r", server, peer, conn)
+
+
+def logger_of(transport: Any) -> Any:
+    """The logger of the module that defines asyncio's transport of the same kind."""
+    return (unix_events if "Pipe" in type(transport).__name__ else selector_events).logger
 
 
 def received_eof(transport: Any) -> None:
-    base_events.logger.debug("%r received EOF", transport)
+    selector_events.logger.debug("%r received EOF", transport)
 
 
 def paused_reading(transport: Any) -> None:
-    base_events.logger.debug("%r pauses reading", transport)
+    logger_of(transport).debug("%r pauses reading", transport)
 
 
 def resumed_reading(transport: Any) -> None:
-    base_events.logger.debug("%r resumes reading", transport)
+    logger_of(transport).debug("%r resumes reading", transport)
 
 
 def closed_by_peer(transport: Any) -> None:
-    base_events.logger.info("%r was closed by peer", transport)
+    unix_events.logger.info("%r was closed by peer", transport)

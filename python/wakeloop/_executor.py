@@ -61,3 +61,18 @@ if STANDS_IN:
         (_jobs.PENDING, _jobs.RUNNING, _jobs.FINISHED),
         names_within(futures._chain_future, futures) >= _AT_ONCE,
     )
+
+
+_checks: list[Any] = []
+
+
+def is_pythons(executor: Any) -> bool:
+    """Is this default executor, which is made when it is first used, Python's own, without a patch?"""
+    kind = vars(concurrent.futures).get("ThreadPoolExecutor")
+    if kind is None:
+        # Python imports the module of the class when it is first used.
+        return executor is None
+    if not _checks:
+        methods = [(kind, "__init__", "submit")] if isinstance(kind, type) else []
+        _checks.append(_core.unpatched((concurrent.futures, "ThreadPoolExecutor"), *methods))
+    return bool(_checks[0]()) and (executor is None or (type(executor) is kind and "submit" not in vars(executor)))

@@ -33,7 +33,8 @@ class Mode:
 
     def __init__(self, mode: str) -> None:
         if not isinstance(mode, str):
-            raise TypeError(f"open() argument 'mode' must be str, not {type(mode).__name__}")
+            kind = "None" if mode is None else type(mode).__name__
+            raise TypeError(f"open() argument 'mode' must be str, not {kind}")
         modes = set(mode)
         if modes - set("axrwb+t") or len(mode) > len(modes):
             raise ValueError(f"invalid mode: {mode!r}")
@@ -80,7 +81,8 @@ class Style:
                     raise TypeError(f"open() argument {name!r} must be str or None, not {kind}")
             # It checks the values, and finds the default encoding.
             with io.TextIOWrapper(io.BytesIO(), encoding, errors, newline) as sample:
-                self.encoding, self.errors, self.newline = sample.encoding, sample.errors or "strict", newline
+                self.encoding, self.newline = sample.encoding, newline
+                self.errors = "strict" if sample.errors is None else sample.errors
 
     def wrap(self, raw: io.FileIO) -> Callable[[], _core.File | TextFile]:
         """Runs on a thread that may block. Returns what makes the file on the loop's thread."""

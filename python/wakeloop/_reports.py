@@ -1,8 +1,8 @@
 """Reports errors to the loop's exception handler and to asyncio's log.
 
 Native code calls these functions through `_support`, with the arguments in the signatures here. The texts are
-asyncio's, because log filters of programs match them. `base_events.logger` is looked up for each line, because tests
-replace it there.
+asyncio's, because log filters of programs match them. The logger is looked up for each line in the module of asyncio
+that would log it, because tests replace it there.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-from ._debug import caller_stack
+from ._debug import caller_stack, logger_of
 from ._inherited import base_events, constants, events, format_helpers, selector_events, trsock, unix_events
 from ._state import LoopState
 
@@ -110,7 +110,7 @@ def fatal_error(loop: LoopState, transport: Any, protocol: Any, exception: BaseE
     """Reports an error that ends a transport, which the caller closes afterwards."""
     if isinstance(exception, OSError):
         if loop.get_debug():
-            base_events.logger.debug("%r: %s", transport, message, exc_info=exception)
+            logger_of(transport).debug("%r: %s", transport, message, exc_info=exception)
     else:
         loop.call_exception_handler(
             {"message": message, "exception": exception, "transport": transport, "protocol": protocol}
@@ -121,7 +121,7 @@ def read_pipe_failed(loop: LoopState, transport: Any, protocol: Any, exception: 
     """As fatal_error, for a read pipe. For EIO, with which a terminal ends, it only logs, in debug mode."""
     if isinstance(exception, OSError) and exception.errno == errno.EIO:
         if loop.get_debug():
-            base_events.logger.debug("%r: %s", transport, message, exc_info=exception)
+            logger_of(transport).debug("%r: %s", transport, message, exc_info=exception)
     else:
         protocol_failed(loop, transport, protocol, exception, message)
 
@@ -135,12 +135,12 @@ def protocol_failed(loop: LoopState, transport: Any, protocol: Any, exception: B
 
 def write_after_lost() -> None:
     """Logs the fifth write to a lost connection, and every one after it."""
-    base_events.logger.warning("socket.send() raised exception.")
+    selector_events.logger.warning("socket.send() raised exception.")
 
 
 def pipe_write_after_lost() -> None:
     """As write_after_lost, for a pipe."""
-    base_events.logger.warning("pipe closed by peer or os.write(pipe, data) raised exception.")
+    unix_events.logger.warning("pipe closed by peer or os.write(pipe, data) raised exception.")
 
 
 def fail_waiter(waiter: asyncio.Future[Any], error: Exception | None = None) -> None:

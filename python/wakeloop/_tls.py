@@ -11,8 +11,8 @@ import asyncio
 import functools
 from typing import Any
 
-from . import _core, _settings
-from ._inherited import SSLProtocol as InheritedProtocol
+from . import _compat, _core, _settings
+from ._inherited import SSLProtocol as InheritedProtocol, sslproto
 
 try:
     import ssl
@@ -171,8 +171,9 @@ def is_context(value: object) -> bool:
 def make_protocol(*args: Any, **kwargs: Any) -> Any:
     """Makes a protocol that puts TLS on a stream transport, with the engine of this process."""
     chosen = engine()
-    if chosen == "asyncio":
-        return InheritedProtocol(*args, **kwargs)
+    if chosen == "asyncio" or not _compat.makes_tls_protocols():
+        # The program may have put a class of its own there.
+        return sslproto.SSLProtocol(*args, **kwargs)
     return SSLProtocol(chosen == "native", *args, **kwargs)
 
 

@@ -554,6 +554,7 @@ class EventLoop(LoopState):
             or self._executor_shutdown_called
             or self.is_closed()
             or not _runs_in_executor(self)
+            or not _executor.is_pythons(self._default_executor)
         )
 
     async def getaddrinfo(

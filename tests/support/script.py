@@ -15,9 +15,12 @@ class Outcome:
         return f"exit code {self.code}\n--- stdout\n{self.out}\n--- stderr\n{self.err}"
 
 
-def run_script(loop_name, body, *, timeout=20, options=()):
-    """Run `body`, in which `asyncio` and `new_loop` are defined, and return its Outcome."""
-    source = PRELUDE[loop_name] + textwrap.dedent(body)
+def run_script(loop_name, body, *, before="", timeout=20, options=()):
+    """Run `body`, in which `asyncio` and `new_loop` are defined, and return its Outcome.
+
+    `before` runs before the loop's package is imported.
+    """
+    source = textwrap.dedent(before) + PRELUDE[loop_name] + textwrap.dedent(body)
     done = subprocess.run(
         [sys.executable, "-X", "faulthandler", *options, "-c", source], capture_output=True, text=True, timeout=timeout
     )
