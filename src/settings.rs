@@ -99,9 +99,9 @@ pub(crate) fn all() -> impl Iterator<Item = &'static Variable> {
 #[cfg(feature = "python")]
 pub(crate) fn may_be_set() -> bool {
     cfg_select! {
-        // SAFETY: the array of C strings that `getenv` walks, under the same condition: nobody changes the environment
-        // at the same time. Python changes it with the GIL held, as the callers hold it.
-        all(target_os = "linux", not(Py_GIL_DISABLED)) => unsafe {
+        // SAFETY: the array of C strings that `getenv` walks, which `Variable::read` calls, under the same condition:
+        // nobody changes the environment at the same time.
+        target_os = "linux" => unsafe {
             let mut next = libc::environ;
             while !next.is_null() && !(*next).is_null() {
                 if libc::strncmp(*next, c"WAKELOOP".as_ptr(), 8) == 0 {
