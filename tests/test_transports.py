@@ -15,6 +15,7 @@ import pytest
 
 from tests.support.protocol import Buffered, HalfOpen, Recording, close, pair
 from tests.support.sockets import socketpair, tcp_pair
+from tests.support.tls_pair import Viewed, secure_pair
 
 
 def test_events_come_in_order_and_each_once(run):
@@ -330,6 +331,73 @@ def test_a_method_put_on_the_protocol_instance_is_the_one_called(run):
         near.transport.set_protocol(near)
         far.transport.write(b"data")
         assert await replaced == b"data"
+        await close(near, far)
+
+    run(main())
+
+
+class Told(Recording):
+    """Puts what it receives into a queue, with the name of the method."""
+
+    def __init__(self):
+        super().__init__()
+        self.got = asyncio.Queue()
+
+    def data_received(self, data):
+        self.got.put_nowait(("first", data))
+
+    def other(self, data):
+        self.got.put_nowait(("other", data))
+
+
+class ToldInBuffers(Viewed):
+    """The same with a buffer."""
+
+    def __init__(self):
+        super().__init__()
+        self.got = asyncio.Queue()
+
+    def buffer_updated(self, nbytes):
+        self.got.put_nowait(("first", bytes(self.buffer[:nbytes])))
+
+    def other(self, nbytes):
+        self.got.put_nowait(("other", bytes(self.buffer[:nbytes])))
+
+
+@pytest.mark.parametrize("over_tls", [False, True], ids=["tcp", "tls"])
+@pytest.mark.parametrize("place", ["instance", "class", "kind", "connection_made"])
+@pytest.mark.parametrize(("kind", "method"), [(Told, "data_received"), (ToldInBuffers, "buffer_updated")])
+def test_a_method_that_receives_may_be_replaced_while_connected(run, tls, kind, method, place, over_tls):
+    """asyncio looks it up for each call, but its TLS keeps the methods of a buffered protocol."""
+    other = "first" if over_tls and kind is ToldInBuffers else "other"
+
+    class First(kind):
+        def connection_made(self, transport):
+            super().connection_made(transport)
+            if place == "connection_made":
+                setattr(self, method, self.other)
+
+    class Second(First):
+        pass
+
+    setattr(Second, method, kind.other)
+
+    async def main():
+        near, far = await (secure_pair(tls, First) if over_tls else pair(First))
+        far.transport.write(b"one")
+        assert await near.got.get() == (other if place == "connection_made" else "first", b"one")
+        if place == "instance":
+            setattr(near, method, near.other)
+        elif place == "class":
+            setattr(First, method, kind.other)
+        else:
+            near.__class__ = Second
+        far.transport.write(b"two")
+        assert await near.got.get() == (other, b"two")
+        near.__dict__.pop(method, None)
+        if place == "instance":
+            far.transport.write(b"three")
+            assert await near.got.get() == ("first", b"three")
         await close(near, far)
 
     run(main())

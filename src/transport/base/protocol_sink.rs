@@ -1,7 +1,8 @@
 //! A protocol, and the way in which data is delivered to it.
 //!
-//! Stream and TLS transports use this. The protocol's methods are looked up once, when it is set: for many protocols, a
-//! lookup per message would cost more than the method itself.
+//! Stream and TLS transports use this. As in asyncio, the protocol's class decides when it is set in which way data is
+//! delivered, and its methods are looked up for each call: a protocol may replace `data_received` at any time. Only a TLS
+//! connection keeps the methods of a buffered protocol, as asyncio's does.
 
 use std::cell::Cell;
 use std::sync::OnceLock;
@@ -9,6 +10,7 @@ use std::sync::OnceLock;
 use pyo3::ffi;
 
 use crate::capi::buffer::Buffer;
+use crate::capi::error::unless_raised;
 use crate::capi::imports::imports;
 use crate::capi::inspect::{clear_error, integer};
 use crate::capi::{Exception, Raised, Ref, Slot};
@@ -54,38 +56,43 @@ pub(crate) fn set_native_protocol(class: NativeProtocol) {
     let _ = NATIVE.set(class);
 }
 
-/// The protocol and its bound methods.
+/// The protocol.
 #[derive(Debug, Default)]
 pub(crate) struct ProtocolSink {
     pub(crate) protocol: Slot,
-    /// `data_received` or `get_buffer`.
-    function: Slot,
-    /// `buffer_updated`.
-    updated: Slot,
+    /// The methods of a buffered protocol, where they are kept.
+    get_buffer: Slot,
+    buffer_updated: Slot,
     delivery: Cell<Delivery>,
 }
 
 impl ProtocolSink {
     /// Replaces the protocol.
     pub(crate) fn set(&self, protocol: Ref) -> Result<(), Raised> {
-        let names = imports();
-        // As in asyncio, a missing method is an error only when data arrives.
-        let method = |name: &Ref| optional(protocol.getattr(name));
-        let (delivery, function, updated) =
-            if NATIVE.get().is_some_and(|class| (class.is_class_of)(&protocol)) {
-                (Delivery::Native, None, None)
-            } else if protocol.is_instance(&names.buffered_protocol)? {
-                (Delivery::Buffer, method(&names.get_buffer)?, method(&names.buffer_updated)?)
-            } else if reader_feed::is_fed(&protocol) {
-                // The method is looked up for each call, so that a patch of it takes effect at once.
-                (Delivery::Reader, None, None)
-            } else {
-                (Delivery::Data, method(&names.data_received)?, None)
-            };
+        let delivery = if NATIVE.get().is_some_and(|class| (class.is_class_of)(&protocol)) {
+            Delivery::Native
+        } else if protocol.is_instance(&imports().buffered_protocol)? {
+            Delivery::Buffer
+        } else if reader_feed::is_fed(&protocol) {
+            Delivery::Reader
+        } else {
+            Delivery::Data
+        };
         self.delivery.set(delivery);
-        self.function.set(function);
-        self.updated.set(updated);
+        self.get_buffer.clear();
+        self.buffer_updated.clear();
         self.protocol.set(Some(protocol));
+        Ok(())
+    }
+
+    /// The same, and keeps the methods of a buffered protocol.
+    pub(crate) fn set_and_keep(&self, protocol: Ref) -> Result<(), Raised> {
+        self.set(protocol.clone_ref())?;
+        if self.delivery() == Delivery::Buffer {
+            // A missing method is an error only when data arrives.
+            self.get_buffer.set(optional(protocol.getattr(&imports().get_buffer))?);
+            self.buffer_updated.set(optional(protocol.getattr(&imports().buffer_updated))?);
+        }
         Ok(())
     }
 
@@ -97,18 +104,20 @@ impl ProtocolSink {
     /// `protocol.data_received(data)`.
     #[inline(always)]
     pub(crate) fn data_received(&self, data: &Ref) -> Result<(), Raised> {
-        self.call(&self.function, &imports().data_received, data).map(drop)
+        self.call(&imports().data_received, data).map(drop)
     }
 
-    /// Calls a method that was looked up when the protocol was set. If the protocol did not have it then, it is looked
-    /// up now, which raises the same error as in asyncio.
     #[inline(always)]
-    fn call(&self, method: &Slot, name: &Ref, argument: &Ref) -> Result<Ref, Raised> {
-        let method = match method.get() {
-            Some(method) => method,
-            None => self.protocol.get().unwrap_or_else(Ref::none).getattr(name)?,
-        };
-        method.call_with([argument.borrow()])
+    fn call(&self, name: &Ref, argument: &Ref) -> Result<Ref, Raised> {
+        self.protocol.get().unwrap_or_else(Ref::none).call_method(name, &[argument.borrow()])
+    }
+
+    /// Calls a method, which may be kept.
+    fn call_kept(&self, method: &Slot, name: &Ref, argument: &Ref) -> Result<Ref, Raised> {
+        match method.get() {
+            Some(method) => method.call_with([argument.borrow()]),
+            None => self.call(name, argument),
+        }
     }
 
     /// Passes received data, in a scratch vector of the loop, to a protocol with [`Delivery::Native`].
@@ -172,7 +181,7 @@ impl ProtocolSink {
     /// `protocol.get_buffer(hint)`. The result is not empty. The inner error is the exception of a read into something
     /// that is no writable buffer, and names `parameter`.
     pub(crate) fn get_buffer(&self, hint: isize, parameter: &str) -> Result<Result<Buffer, Ref>, Raised> {
-        let target = self.call(&self.function, &imports().get_buffer, &integer(hint as i64)?)?;
+        let target = self.call_kept(&self.get_buffer, &imports().get_buffer, &integer(hint as i64)?)?;
         match Buffer::writable(&target, parameter) {
             Ok(buffer) if buffer.len() == 0 => Err(empty_buffer()),
             Ok(buffer) => Ok(Ok(buffer)),
@@ -182,16 +191,17 @@ impl ProtocolSink {
 
     /// `protocol.buffer_updated(count)`.
     pub(crate) fn buffer_updated(&self, count: isize) -> Result<(), Raised> {
-        self.call(&self.updated, &imports().buffer_updated, &integer(count as i64)?).map(drop)
+        self.call_kept(&self.buffer_updated, &imports().buffer_updated, &integer(count as i64)?).map(drop)
     }
 
-    /// The method that is called with received data, if it is one of Python's.
+    /// The method that is called with received data, if it is one of Python's, for the recorder.
     pub(crate) fn method(&self) -> Option<Ref> {
-        match self.delivery() {
-            Delivery::Data => self.function.get(),
-            Delivery::Buffer => self.updated.get(),
-            Delivery::Native | Delivery::Reader => None,
-        }
+        let name = match self.delivery() {
+            Delivery::Data => &imports().data_received,
+            Delivery::Buffer => &imports().buffer_updated,
+            Delivery::Native | Delivery::Reader => return None,
+        };
+        unless_raised(self.protocol.get()?.getattr(name))
     }
 
     /// Drops the protocol.
@@ -201,12 +211,7 @@ impl ProtocolSink {
 
     /// The protocol and its methods.
     pub(crate) fn slots(&self) -> [&Slot; 3] {
-        [&self.protocol, &self.function, &self.updated]
-    }
-
-    /// The methods only.
-    pub(crate) fn methods(&self) -> [&Slot; 2] {
-        [&self.function, &self.updated]
+        [&self.protocol, &self.get_buffer, &self.buffer_updated]
     }
 }
 

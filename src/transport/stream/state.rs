@@ -159,7 +159,6 @@ impl std::fmt::Debug for WriteSide {
 impl Traverse for Stream {
     fn traverse(&self, visitor: &mut Visitor) {
         class::traverse(self, visitor);
-        visitor.slots(self.sink.methods());
         visitor.slots([&self.writing.empty_waiter, &self.ends.sockname, &self.server, self.counted.slot()]);
         if let Some(sending) = self.writing.sending() {
             visitor.reference(&sending.future);

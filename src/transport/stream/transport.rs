@@ -57,7 +57,7 @@ impl TransportKind for Stream {
     }
 
     fn forget_protocol(&self) {
-        self.sink.clear();
+        self.sink.protocol.clear();
     }
 
     #[inline(always)]

@@ -169,7 +169,7 @@ fn set_transport(this: This<'_, Connection>, value: Option<Borrowed<'_>>) -> PyR
 
 fn set_app_protocol(this: This<'_, Connection>, value: Option<Borrowed<'_>>) -> Result<(), Raised> {
     match value.filter(|value| !value.is_none()) {
-        Some(protocol) => this.sink.set(protocol.to_owned()),
+        Some(protocol) => this.sink.set_and_keep(protocol.to_owned()),
         None => {
             this.sink.clear();
             Ok(())
