@@ -330,8 +330,9 @@ impl Pool {
     /// Ends the threads: the idle ones now, the others behind the jobs that were submitted before. Nobody may submit
     /// another job.
     fn retire(&self) {
-        unpoisoned(self.0.state.lock()).closed = true;
-        self.0.work.notify_all();
+        let pool = &self.0;
+        unpoisoned(pool.state.lock()).closed = true;
+        pool.work.notify_all();
     }
 
     /// Waits for the threads to leave. Returns false if the deadline came first.
