@@ -235,8 +235,8 @@ class _Link:
 
 
 #: The attributes that an awaitable has for what it awaits, and for its frame, and how the first is read. CPython 3.11
-#: and 3.12 look for it in the frame even while that runs, and take anything for an object (`_PyGen_yf`). No other thread
-#: runs between the parts of such an expression: a thread gives the GIL away at calls and at jumps back.
+#: and 3.12 look for it in the frame even while that runs, and take anything for an object (`_PyGen_yf`). No other
+#: thread runs between the parts of such an expression: a thread gives the GIL away at calls and at jumps back.
 _ATTRIBUTES: tuple[tuple[str, str, Callable[[Any, Any], Any]], ...] = (
     ("cr_await", "cr_frame", lambda it, _frame: None if it.cr_running else it.cr_await),
     ("gi_yieldfrom", "gi_frame", lambda it, _frame: None if it.gi_running else it.gi_yieldfrom),

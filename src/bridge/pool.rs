@@ -44,8 +44,8 @@ fn with_pool(submit: impl FnOnce(&BlockingPool)) {
     }
 }
 
-/// Ends the idle threads of the pool, as a closed loop of asyncio ends those of its executor. A job of another loop runs
-/// on. The next job makes a new pool.
+/// Ends the idle threads of the pool, as a closed loop of asyncio ends those of its executor. A job of another loop
+/// runs on. The next job makes a new pool.
 #[pyfunction]
 pub(crate) fn _end_idle_threads(py: Python<'_>) {
     /// A thread that is idle ends much sooner.

@@ -435,7 +435,7 @@ impl<T: Native> Deref for Dead<T> {
 }
 
 impl<T: Native> Dead<T> {
-    /// What dropping it does. The compiler inlines this, but not what drops a value.
+    /// Drops the fields and frees the memory. The compiler inlines this, but not the `Drop` of a value.
     #[inline(always)]
     pub(crate) fn free(self) {
         // SAFETY: the value is not used or dropped after this.

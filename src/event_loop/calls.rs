@@ -153,8 +153,8 @@ fn soon(
         }
         if core.is_debug() {
             traceback = Some(debug_call(core, callback, function, check_thread)?);
-            // That has run Python code, and the loop's own thread may have closed the loop meanwhile. A callback that is
-            // pushed now would neither run nor be dropped.
+            // That has run Python code, and the loop's own thread may have closed the loop meanwhile. A callback that
+            // is pushed now would neither run nor be dropped.
             core.check_usable()?;
         }
     }
@@ -277,8 +277,8 @@ fn yield_gil(py: Python<'_>) {
 
 // -- timers
 
-/// `now + delay`. It is Python's addition unless both are plain numbers. So a wrong delay raises the error of the addition,
-/// and a custom clock may use a number type of its own.
+/// `now + delay`. It is Python's addition unless both are plain numbers. So a wrong delay raises the error of the
+/// addition, and a custom clock may use a number type of its own.
 #[inline(always)]
 fn deadline_after(core: &Core, custom: bool, delay: Borrowed<'_>) -> Result<Deadline, Raised> {
     if delay.is_none() {

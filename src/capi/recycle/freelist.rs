@@ -11,8 +11,8 @@ unsafe extern "C" {
     fn _Py_NewReference(object: *mut ffi::PyObject);
 }
 
-/// Memory of one class, whose instances all have the same size. What does not fit goes back to the allocator. What is kept
-/// still refers to the class.
+/// Memory of one class, whose instances all have the same size. The allocator gets back what does not fit. Memory that is
+/// kept still refers to the class.
 #[derive(Debug)]
 pub(crate) struct Freelist {
     objects: UnsafeCell<Vec<*mut ffi::PyObject>>,
@@ -28,8 +28,8 @@ impl Freelist {
         Freelist { objects: UnsafeCell::new(Vec::new()), most }
     }
 
-    /// An object with one reference, whose fields behind its header are not written yet and which the collector does not
-    /// track. `None` if the list is empty.
+    /// An object with one reference, whose fields behind its header are not written yet. The collector does not track
+    /// it. `None` if the list is empty.
     #[inline(always)]
     pub(crate) fn take(&self) -> Option<*mut ffi::PyObject> {
         if !REUSES {

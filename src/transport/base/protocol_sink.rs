@@ -1,8 +1,8 @@
 //! A protocol, and the way in which data is delivered to it.
 //!
 //! Stream and TLS transports use this. As in asyncio, the protocol's class decides when it is set in which way data is
-//! delivered, and its methods are looked up for each call: a protocol may replace `data_received` at any time. Only a TLS
-//! connection keeps the methods of a buffered protocol, as asyncio's does.
+//! delivered, and its methods are looked up for each call: a protocol may replace `data_received` at any time. Only a
+//! TLS connection keeps the methods of a buffered protocol, as asyncio's does.
 
 use std::cell::Cell;
 use std::sync::OnceLock;

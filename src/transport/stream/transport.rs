@@ -57,7 +57,7 @@ impl TransportKind for Stream {
     }
 
     fn forget_protocol(&self) {
-        self.sink.protocol.clear();
+        self.sink.clear();
     }
 
     #[inline(always)]

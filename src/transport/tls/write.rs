@@ -204,8 +204,8 @@ fn fill(this: This<'_, Connection>, engine: &Engine, core: &Core) -> Result<bool
 
 /// Encrypts once: the first object of the queue, or several small ones joined to one record.
 ///
-/// After SSL_ERROR_WANT_READ, OpenSSL requires that the next write offers at least the same bytes. It does: the queue has
-/// only grown since, and a longer queue never makes the offer shorter.
+/// After SSL_ERROR_WANT_READ, OpenSSL requires that the next write offers at least the same bytes. It does: the queue
+/// has only grown since, and a longer queue never makes the offer shorter.
 fn offer(
     this: This<'_, Connection>,
     engine: &Engine,
