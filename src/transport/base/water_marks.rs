@@ -1,68 +1,81 @@
 //! The high-water and low-water marks of a write buffer; see `flow_control`.
 //!
-//! asyncio accepts any object that can be compared with a size, and returns the same object. Here a mark is an int (at
-//! most the largest size) or a float.
+//! asyncio accepts any object that can be compared with a size, and returns the same object. Here a mark is any number,
+//! of which the object is kept too, unless it is an int that is made again when a program asks.
 
 use std::cell::Cell;
 
 use crate::capi::fallible::tuple;
 use crate::capi::imports::support;
-use crate::capi::inspect::{float, integer};
-use crate::capi::{Borrowed, Exception, Raised, Ref};
+use crate::capi::inspect::integer;
+use crate::capi::{Borrowed, Exception, Raised, Ref, Slot};
 
 /// asyncio's default for the high-water mark.
 const HIGH: usize = 64 * 1024;
 
 /// The value of a mark.
-#[derive(Debug, Clone, Copy)]
 struct Limit {
-    /// The largest number of bytes that is not above the mark.
     bytes: usize,
-    /// The float that the mark was set to.
-    exact: Option<f64>,
+    given: Option<Ref>,
 }
 
 impl Limit {
     /// A negative value becomes 0. A value that is too large becomes the largest one.
     fn of(value: &Ref) -> Result<Limit, Raised> {
-        if let Some(number) = value.saturating_int() {
-            return Ok(Limit { bytes: usize::try_from(number).unwrap_or(0), exact: None });
-        }
-        let number = value.to_float()?;
-        if number.is_nan() {
-            return Err(Exception::ValueError.raise("a limit must be a number, not nan"));
-        }
-        // The cast saturates.
-        Ok(Limit { bytes: number as usize, exact: Some(number) })
+        let (bytes, is_plain) = match value.saturating_int() {
+            // A saturated value is equal to the limit of the type.
+            Some(number) => (
+                usize::try_from(number).unwrap_or(0),
+                value.is_exact_int() && (0..i64::MAX).contains(&number),
+            ),
+            None => {
+                let number = value.to_float()?;
+                if number.is_nan() {
+                    return Err(Exception::ValueError.raise("a limit must be a number, not nan"));
+                }
+                // The cast saturates.
+                (number as usize, false)
+            }
+        };
+        Ok(Limit { bytes, given: (!is_plain).then(|| value.clone_ref()) })
     }
 }
 
 /// One mark.
 #[derive(Debug)]
-pub(crate) struct Mark(Cell<Limit>);
+pub(crate) struct Mark {
+    bytes: Cell<usize>,
+    /// The object that the mark was set to; empty if it was an int that equals `bytes`.
+    given: Slot,
+}
 
 impl Mark {
     const fn new(bytes: usize) -> Mark {
-        Mark(Cell::new(Limit { bytes, exact: None }))
+        Mark { bytes: Cell::new(bytes), given: Slot::empty() }
     }
 
     /// The largest number of bytes that is not above the mark.
     #[inline(always)]
     pub(crate) fn get(&self) -> usize {
-        self.0.get().bytes
+        self.bytes.get()
     }
 
     pub(crate) fn set(&self, value: &Ref) -> Result<(), Raised> {
-        self.0.set(Limit::of(value)?);
+        self.put(Limit::of(value)?);
         Ok(())
+    }
+
+    fn put(&self, limit: Limit) {
+        self.bytes.set(limit.bytes);
+        // Last, because dropping the previous value may run Python code.
+        self.given.set(limit.given);
     }
 
     /// The mark as a Python number.
     pub(crate) fn to_python(&self) -> Result<Ref, Raised> {
-        let Limit { bytes, exact } = self.0.get();
-        match exact {
-            Some(number) => float(number),
-            None => integer(i64::try_from(bytes).unwrap_or(i64::MAX)),
+        match self.given.get() {
+            Some(given) => Ok(given),
+            None => integer(i64::try_from(self.get()).unwrap_or(i64::MAX)),
         }
     }
 }
@@ -104,9 +117,14 @@ impl WaterMarks {
             return Err(Exception::SystemError.raise("buffer_limits() must return a pair"));
         };
         let (low, high) = (Limit::of(low)?, Limit::of(high)?);
-        self.low.0.set(low);
-        self.high.0.set(high);
+        self.low.put(low);
+        self.high.put(high);
         Ok(())
+    }
+
+    /// The objects that the marks own, for the garbage collector.
+    pub(crate) fn slots(&self) -> [&Slot; 2] {
+        [&self.high.given, &self.low.given]
     }
 
     /// The result of `get_write_buffer_limits`.

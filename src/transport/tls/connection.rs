@@ -98,6 +98,8 @@ impl Traverse for Connection {
     fn traverse(&self, visitor: &mut Visitor) {
         visitor.slots([&self.event_loop, &self.transport, &self.ssl_object, &self.failure]);
         visitor.slots(self.sink.slots());
+        visitor.slots(self.outgoing.slots());
+        visitor.slots(self.incoming.slots());
         if let Some(engine) = self.engine() {
             visitor.slots(engine.slots());
         }
