@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import inspect
+import re
 import socket
 import sys
 import threading
@@ -13,6 +14,7 @@ import weakref
 import pytest
 
 from tests.support.protocol import HalfOpen, Recording, close, pair
+from tests.support.script import run_script
 
 
 def test_an_unclosed_server_warns_when_its_loop_is_freed(loop_factory):
@@ -279,3 +281,36 @@ def test_a_slow_callback_is_one_that_takes_slow_callback_duration(run, asyncio_l
         assert "Executing" in asyncio_log.text
 
     run(main(), debug=True)
+
+
+UNCLOSED = """
+async def make():
+    loop = asyncio.get_running_loop()
+    if KIND == "stream":
+        near, kept_far = socket.socketpair()
+        return (await loop.create_connection(asyncio.Protocol, sock=near))[0], kept_far.detach()
+    if KIND == "datagram":
+        return await loop.create_datagram_endpoint(asyncio.DatagramProtocol, local_addr=("127.0.0.1", 0))
+    reading, writing = os.pipe()
+    if KIND == "read pipe":
+        return (await loop.connect_read_pipe(asyncio.Protocol, open(reading, "rb", 0)))[0], writing
+    return (await loop.connect_write_pipe(asyncio.Protocol, open(writing, "wb", 0)))[0], reading
+
+loop = new_loop()
+kept = loop.run_until_complete(make())
+if CLOSES:
+    loop.close()
+"""
+
+
+@pytest.mark.parametrize("closes", [True, False], ids=["closed loop", "unclosed loop"])
+@pytest.mark.parametrize("kind", ["stream", "datagram", "read pipe", "write pipe"])
+def test_a_transport_that_is_left_open_at_exit_warns(loop_name, kind, closes):
+    """Also while the interpreter ends, when modules are gone."""
+    before = f"import os, socket, sys\nKIND, CLOSES = {kind!r}, {closes}\n"
+    outcome = run_script(loop_name, UNCLOSED, before=before, options=["-W", "always"])
+    assert outcome.code == 0, outcome
+    lines = [line for line in outcome.err.splitlines() if "ResourceWarning: unclosed transport" in line]
+    ends = {"stream": "", "datagram": "", "read pipe": " open", "write pipe": " open"}
+    assert len(lines) == 1 and re.search(rf"Transport fd=\d+{ends[kind]}>$", lines[0]), outcome
+    assert ("unclosed event loop" in outcome.err) == (not closes), outcome

@@ -595,3 +595,65 @@ def test_the_import_makes_no_task_of_a_replaced_class(loop_name):
     """
     outcome = run_script(loop_name, body, before=before)
     assert (outcome.code, outcome.out, outcome.err) == (0, "['Task-1']\n", ""), outcome
+
+
+#: Classes of asyncio, each with the number of calls in the program below that has to be seen at least.
+NAMES = {
+    "base_events.BaseEventLoop": 0,
+    "base_events.Server": 1,
+    "events.Handle": 1,
+    "selector_events._SelectorSocketTransport": 1,
+    "sslproto.SSLProtocol": 0,
+    "sslproto._SSLProtocolTransport": 0,
+    "transports.DatagramTransport": 0,
+    "transports.ReadTransport": 0,
+    "transports.WriteTransport": 0,
+    "transports._FlowControlMixin": 0,
+    "trsock.TransportSocket": 1,
+}
+
+
+@pytest.mark.parametrize("by", ["function", "subclass"])
+@pytest.mark.parametrize("name", NAMES)
+def test_a_class_of_asyncio_can_be_replaced_before_the_import_of_the_loops_package(loop_name, name, by):
+    before = f"""
+    import asyncio, asyncio.{name.split(".")[0]}
+    module, name = asyncio.{name.split(".")[0]}, "{name.split(".")[1]}"
+    original, calls = getattr(module, name), []
+
+    def replacement(*args, **options):
+        calls.append(args)
+        return original(*args, **options)
+
+    if "{by}" == "subclass":
+        class replacement(original):
+            def __init__(self, *args, **options):
+                calls.append(args)
+                super().__init__(*args, **options)
+
+    setattr(module, name, replacement)
+    """
+    body = """
+    async def main():
+        async def answer(reader, writer):
+            writer.write(await reader.readline())
+            writer.close()
+        server = await asyncio.start_server(answer, "127.0.0.1", 0)
+        reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+        writer.write(b"hello\\n")
+        print(await reader.read())
+        writer.close()
+        await writer.wait_closed()
+        server.close()
+        asyncio.get_running_loop().call_soon(print, "called")
+        await asyncio.sleep(0.001)
+
+    loop = new_loop()
+    loop.run_until_complete(main())
+    loop.close()
+    print(len(calls))
+    """
+    outcome = run_script(loop_name, body, before=before)
+    lines = outcome.out.split("\n")
+    assert outcome.code == 0 and not outcome.err and lines[:2] == ["b'hello\\n'", "called"], outcome
+    assert int(lines[2]) >= NAMES[name], outcome

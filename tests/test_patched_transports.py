@@ -6,7 +6,8 @@ import asyncio
 import functools
 import logging
 import os
-from asyncio import selector_events, sslproto, unix_events
+import socket
+from asyncio import constants, selector_events, sslproto, unix_events
 from unittest import mock
 
 import pytest
@@ -355,3 +356,95 @@ def test_log_lines_go_to_the_logger_of_the_module_that_logs_them_in_asyncio(run,
     run(main(), debug=True)
     assert lines["%r pauses reading"] == lines["%r resumes reading"] == {selector_events, unix_events}
     assert lines["socket.send() raised exception."] == {selector_events}
+
+
+class Pieces(asyncio.Protocol, asyncio.DatagramProtocol):
+    """Keeps the sizes of what it receives."""
+
+    def __init__(self):
+        self.sizes = []
+        self.enough = asyncio.get_running_loop().create_future()
+
+    def data_received(self, data):
+        self.sizes.append(len(data))
+        if sum(self.sizes) == 100:
+            self.enough.set_result(self.sizes)
+
+    def datagram_received(self, data, addr):
+        self.data_received(data)
+
+
+async def sizes_received(kind, set_size):
+    """The sizes of the reads of 100 bytes that have arrived already, or of four datagrams of 50 bytes."""
+    loop = asyncio.get_running_loop()
+    if kind == "datagram":
+        transport, protocol = await loop.create_datagram_endpoint(Pieces, local_addr=("127.0.0.1", 0))
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+            set_size(transport)
+            for _ in range(4):
+                sender.sendto(bytes(50), transport.get_extra_info("sockname"))
+    else:
+        near, far = socket.socketpair()
+        with far:
+            near.setblocking(False)
+            if kind == "stream":
+                transport, protocol = await loop.create_connection(Pieces, sock=near)
+            else:
+                transport, protocol = await loop.connect_read_pipe(Pieces, near)
+            set_size(transport)
+            far.sendall(bytes(100))
+    sizes = await protocol.enough
+    transport.close()
+    await asyncio.sleep(0)
+    return sizes
+
+
+SIZES = {"stream": [30, 30, 30, 10], "datagram": [25, 25, 25, 25], "read pipe": [30, 30, 30, 10]}
+
+
+@pytest.mark.parametrize("kind", SIZES)
+def test_max_size_of_a_transport_bounds_its_reads(run, kind):
+    def set_size(transport):
+        assert transport.max_size == type(transport).max_size == 256 * 1024
+        transport.max_size = SIZES[kind][0]
+
+    assert run(sizes_received(kind, set_size)) == SIZES[kind]
+
+
+@pytest.mark.parametrize("kind", SIZES)
+def test_max_size_of_asyncios_class_bounds_the_reads_of_new_transports(run, monkeypatch, kind):
+    home = next(each for each in ASYNCIOS[kind].__mro__ if "max_size" in vars(each))
+    monkeypatch.setattr(home, "max_size", SIZES[kind][0])
+    assert run(sizes_received(kind, lambda transport: None)) == SIZES[kind]
+
+
+def test_max_size_of_a_transport_bounds_what_a_stream_reader_gets_at_once(run):
+    async def main():
+        near, far = socket.socketpair()
+        with far:
+            reader, writer = await asyncio.open_connection(sock=near)
+            writer.transport.max_size = 30
+            far.sendall(bytes(100))
+            first = await reader.read(1000)
+            writer.close()
+            await writer.wait_closed()
+        return len(first)
+
+    assert run(main()) == 30
+
+
+@pytest.mark.parametrize("threshold", [0, 2, 7])
+def test_the_threshold_of_asyncios_constants_decides_which_lost_writes_are_logged(
+    run, asyncio_log, monkeypatch, threshold
+):
+    async def main():
+        transport, end = await stream()
+        transport.abort()
+        for _ in range(10):
+            transport.write(b"to nobody")
+        await end()
+
+    monkeypatch.setattr(constants, "LOG_THRESHOLD_FOR_CONNLOST_WRITES", threshold)
+    run(main())
+    # asyncio counts the end of the connection too.
+    assert asyncio_log.messages.count("socket.send() raised exception.") == 10 - max(threshold - 1, 0)

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from . import _core, _sockets
-from ._inherited import SelectorEventLoop, base_events, events, selector_events, sslproto, unix_events
+from ._inherited import Handle, SelectorEventLoop, base_events, events, selector_events, sslproto, unix_events
 
 
 def names_within(function: Any, module: Any) -> set[str]:
@@ -64,8 +64,12 @@ def _class_under(module: Any, name: str, methods: Iterable[str]) -> tuple[tuple[
 
 
 def _functions(kind: type) -> list[str]:
-    """The names of the methods and properties that a class defines."""
-    return [name for name, value in vars(kind).items() if isinstance(value, (types.FunctionType, property))]
+    """The names of the methods and properties that a class defines, and of the number by which it bounds its reads."""
+    return [
+        name
+        for name, value in vars(kind).items()
+        if isinstance(value, (types.FunctionType, property)) or name == "max_size"
+    ]
 
 
 def _methods(parts: tuple[tuple[Any, ...], ...]) -> list[Any]:
@@ -126,10 +130,10 @@ _handles = tuple(
 makes_handles = _core.unpatched(*_handles)
 
 #: May our transports call their protocols without a handle?
-runs_without_handles = _core.unpatched((events.Handle, "_run"))
+runs_without_handles = _core.unpatched((Handle, "_run"))
 
 #: What the two questions above are about.
-HANDLES = (*_handles, (events.Handle, "_run"))
+HANDLES = (*_handles, (Handle, "_run"))
 
 #: May our loop make and accept sockets without the socket module?
 makes_sockets = _core.unpatched(

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import socket
 from typing import Any
 
+from ._inherited import BaseEventLoop
+
 # The native core connects to numeric hosts and ports, and supports only these options.
 _PLAIN_OPTIONS = frozenset({"family", "proto", "flags"})
 _PLAIN_PROTOCOLS = (0, socket.IPPROTO_TCP, socket.IPPROTO_UDP)
-_KNOWN_OPTIONS = frozenset(inspect.signature(asyncio.BaseEventLoop.create_connection).parameters)
+_KNOWN_OPTIONS = frozenset(inspect.signature(BaseEventLoop.create_connection).parameters)
 
 
 def is_plain(options: dict[str, Any]) -> bool:

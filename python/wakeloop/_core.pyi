@@ -311,7 +311,9 @@ class Unpatched:
 
     def __call__(self, object: object = None, /) -> bool: ...
 
+def _warn_unclosed_with(function: Callable[[Any], None]) -> None: ...
 def unpatched(*parts: tuple[Any, ...]) -> Unpatched: ...
+def defined_class(module: str, name: str) -> Any: ...
 
 @disjoint_base
 class ClientCount:
@@ -466,6 +468,7 @@ def learn_task_fields(
 
 @final
 class StreamTransport(asyncio.Transport):
+    max_size: int
     _start_tls_compatible: bool
     _sendfile_compatible: Any
     @property
@@ -490,6 +493,7 @@ class StreamTransport(asyncio.Transport):
 
 @final
 class DatagramTransport(asyncio.DatagramTransport):
+    max_size: int
     def get_extra_info(self, name: str, default: Any = None) -> Any: ...
     def is_closing(self) -> bool: ...
     def close(self) -> None: ...
@@ -506,6 +510,7 @@ class DatagramTransport(asyncio.DatagramTransport):
 
 @final
 class ReadPipeTransport(asyncio.ReadTransport):
+    max_size: int
     def get_extra_info(self, name: str, default: Any = None) -> Any: ...
     def is_closing(self) -> bool: ...
     def close(self) -> None: ...

@@ -11,7 +11,7 @@ import threading
 import types
 from typing import Any
 
-from ._inherited import base_events, events, selector_events, transports
+from ._inherited import BaseEventLoop, SelectorSocketTransport, base_events, events, selector_events, transports
 from ._state import LoopState
 
 
@@ -34,7 +34,7 @@ def by_keyword(loop: LoopState, method: str, *args: Any, **kwargs: Any) -> Any:
 
 
 #: asyncio's call_later, for a loop whose call_at is overridden: it calls the override.
-later = base_events.BaseEventLoop.call_later
+later = BaseEventLoop.call_later
 
 
 def new_gate() -> threading.Event:
@@ -68,7 +68,7 @@ def buffer_limits(high: Any, low: Any) -> tuple[Any, Any]:
     return marks._low_water, marks._high_water
 
 
-_writelines = selector_events._SelectorSocketTransport.writelines
+_writelines = SelectorSocketTransport.writelines
 
 
 def skips_piece(item: object) -> bool:
@@ -84,4 +84,4 @@ def skips_piece(item: object) -> bool:
 
 def refuse_stream_data(transport: Any, data: object) -> None:
     """Raises the error of this Python's asyncio transport for data that is not bytes-like."""
-    selector_events._SelectorSocketTransport.write(transport, data)
+    SelectorSocketTransport.write(transport, data)

@@ -22,6 +22,8 @@ import asyncio.unix_events
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
+from . import _core
+
 base_events: Any = asyncio.base_events
 constants: Any = asyncio.constants
 events: Any = asyncio.events
@@ -33,6 +35,12 @@ streams: Any = asyncio.streams
 transports: Any = asyncio.transports
 trsock: Any = asyncio.trsock
 unix_events: Any = asyncio.unix_events
+
+# The classes as asyncio defines them: the program may have put something else under these names before the import.
+BaseEventLoop: Any = _core.defined_class("asyncio.base_events", "BaseEventLoop")
+Handle: Any = _core.defined_class("asyncio.events", "Handle")
+SelectorSocketTransport: Any = _core.defined_class("asyncio.selector_events", "_SelectorSocketTransport")
+TimerHandle: Any = _core.defined_class("asyncio.events", "TimerHandle")
 
 if TYPE_CHECKING:
 
@@ -89,4 +97,4 @@ if TYPE_CHECKING:
 
 else:
     SelectorEventLoop = asyncio.SelectorEventLoop
-    SSLProtocol = asyncio.sslproto.SSLProtocol
+    SSLProtocol = _core.defined_class("asyncio.sslproto", "SSLProtocol")

@@ -17,8 +17,18 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
+from . import _core
 from ._debug import caller_stack, logger_of
-from ._inherited import base_events, constants, events, format_helpers, selector_events, trsock, unix_events
+from ._inherited import (
+    SelectorSocketTransport,
+    base_events,
+    constants,
+    events,
+    format_helpers,
+    selector_events,
+    trsock,
+    unix_events,
+)
 from ._state import LoopState
 
 
@@ -69,7 +79,7 @@ def _raised_in_c(exception: BaseException) -> None:
 
 #: asyncio's transport classes, by the names of ours.
 _KINDS: dict[str, Any] = {
-    "StreamTransport": selector_events._SelectorSocketTransport,
+    "StreamTransport": SelectorSocketTransport,
     "DatagramTransport": selector_events._SelectorDatagramTransport,
     "ReadPipeTransport": unix_events._UnixReadPipeTransport,
     "WritePipeTransport": unix_events._UnixWritePipeTransport,
@@ -133,14 +143,16 @@ def protocol_failed(loop: LoopState, transport: Any, protocol: Any, exception: B
     )
 
 
-def write_after_lost() -> None:
+def write_after_lost(lost: int) -> None:
     """Logs the fifth write to a lost connection, and every one after it."""
-    selector_events.logger.warning("socket.send() raised exception.")
+    if lost >= constants.LOG_THRESHOLD_FOR_CONNLOST_WRITES:
+        selector_events.logger.warning("socket.send() raised exception.")
 
 
-def pipe_write_after_lost() -> None:
+def pipe_write_after_lost(lost: int) -> None:
     """As write_after_lost, for a pipe."""
-    unix_events.logger.warning("pipe closed by peer or os.write(pipe, data) raised exception.")
+    if lost >= constants.LOG_THRESHOLD_FOR_CONNLOST_WRITES:
+        unix_events.logger.warning("pipe closed by peer or os.write(pipe, data) raised exception.")
 
 
 def fail_waiter(waiter: asyncio.Future[Any], error: Exception | None = None) -> None:
@@ -149,8 +161,11 @@ def fail_waiter(waiter: asyncio.Future[Any], error: Exception | None = None) -> 
         waiter.set_exception(error or ConnectionError("Connection is closed by peer"))
 
 
-def unclosed_transport(transport: Any) -> None:
-    warnings.warn(f"unclosed transport {transport!r}", ResourceWarning, source=transport)
+def _unclosed_transport(transport: Any, warn: Callable[..., None] = warnings.warn) -> None:
+    warn(f"unclosed transport {transport!r}", ResourceWarning, source=transport)
+
+
+_core._warn_unclosed_with(_unclosed_transport)
 
 
 def connect_failed(waiter: asyncio.Future[Any], code: int, address: object) -> None:

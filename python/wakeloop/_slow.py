@@ -12,7 +12,7 @@ import time
 import types
 from typing import Any
 
-from ._inherited import base_events, format_helpers
+from ._inherited import Handle, base_events, format_helpers
 from ._state import LoopState
 
 logger = logging.getLogger("wakeloop")
@@ -38,7 +38,7 @@ def slow_turn(loop: LoopState, seconds: float, work: Any, unreported: int) -> No
         protocol = work.get_protocol()
         # Over TLS, the protocol of the transport wraps that of the program.
         what = f"{_plain(getattr(protocol, '_app_protocol', protocol))} of {_plain(work)}"
-    elif isinstance(work, asyncio.Handle):
+    elif isinstance(work, Handle):
         what = base_events._format_handle(work)
     elif callable(work):
         what = format_helpers._format_callback_source(work, ())
@@ -53,7 +53,7 @@ def keep_slow(loop: LoopState, nanos: int, work: Any, slow: bool) -> None:
 
     `work` is as for `slow_turn`. If `slow` is false, it is long enough for the shared page alone.
     """
-    if isinstance(work, asyncio.Handle):
+    if isinstance(work, Handle):
         work = getattr(work, "_callback", work)
     task = getattr(work, "__self__", None)
     if work is None:

@@ -13,7 +13,7 @@ from ._inherited import selector_events, trsock
 if TYPE_CHECKING:
     from asyncio.trsock import TransportSocket
 else:
-    TransportSocket = trsock.TransportSocket
+    TransportSocket = _core.defined_class("asyncio.trsock", "TransportSocket")
 
 
 #: The class itself: programs and their tests put others under its name.

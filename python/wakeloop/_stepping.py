@@ -7,7 +7,6 @@ timers and the transports stay native. Only the iteration runs in Python.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import heapq
 import selectors
@@ -17,12 +16,9 @@ from collections.abc import Callable, Iterator, MutableSequence
 from typing import Any, SupportsIndex
 
 from . import _core
-from ._inherited import base_events, selector_events
+from ._inherited import Handle, TimerHandle, base_events, selector_events
 from ._selector import SelectorFacade
 from ._state import LoopState
-
-
-_TIMER: Any = asyncio.TimerHandle
 
 
 class ReadyView(MutableSequence[Any]):
@@ -56,7 +52,7 @@ class ReadyView(MutableSequence[Any]):
             handles.insert(index, handle)
 
     def append(self, handle: Any) -> None:
-        if isinstance(handle, _TIMER):
+        if isinstance(handle, TimerHandle):
             # A tool that runs the iteration moves the due timers to the queue, but the native poll has already done so.
             if not handle._scheduled and any(other is handle for other in self):
                 return
@@ -170,7 +166,7 @@ _MOST_CANCELLED: int = base_events._MIN_SCHEDULED_TIMER_HANDLES
 
 def _is_foreign(handle: object) -> bool:
     # A native handle passes isinstance() as an asyncio.Handle, but its type is another.
-    return issubclass(type(handle), asyncio.Handle)
+    return issubclass(type(handle), Handle)
 
 
 #: The classes of the selectors module, each with a check whether its methods are unpatched.

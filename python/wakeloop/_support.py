@@ -47,7 +47,6 @@ from ._reports import (
     protocol_failed,
     read_pipe_failed,
     step_failed,
-    unclosed_transport,
     write_after_lost,
 )
 from ._slow import keep_slow, slow_turn

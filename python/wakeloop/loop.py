@@ -39,7 +39,7 @@ from . import (
     _tls,
     _watchdog,
 )
-from ._inherited import base_events, constants, events, selector_events
+from ._inherited import BaseEventLoop, base_events, constants, events, selector_events
 from ._selector import SelectorFacade
 from ._state import LoopState
 from ._wakeup import Loan
@@ -90,7 +90,7 @@ _NAMES = (
 
 
 #: asyncio's code that pushes a timer to `_scheduled`, and does not look at the others.
-_PUSHES = getattr(base_events.BaseEventLoop.call_at, "__code__", None)
+_PUSHES = getattr(BaseEventLoop.call_at, "__code__", None)
 
 _making_pair = threading.RLock()
 
@@ -155,7 +155,7 @@ class EventLoop(LoopState):
 
     # -- running ---------------------------------------------------------------------------------
 
-    if hasattr(base_events.BaseEventLoop, "_run_forever_setup"):
+    if hasattr(BaseEventLoop, "_run_forever_setup"):
 
         def run_forever(self) -> None:
             """Run until stop() is called."""
@@ -514,7 +514,7 @@ class EventLoop(LoopState):
                 raise
             return transport, protocol
 
-        create_connection.__signature__ = inspect.signature(asyncio.BaseEventLoop.create_connection)
+        create_connection.__signature__ = inspect.signature(BaseEventLoop.create_connection)
 
     def _connects_itself(self) -> bool:
         """Is everything unpatched that asyncio would call to make a plain connection?"""

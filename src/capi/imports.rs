@@ -1,6 +1,7 @@
 //! Names and objects of Python that the hot path needs, looked up once at import.
 
 use pyo3::prelude::*;
+use pyo3::types::PyType;
 
 use super::fallible::{self, Fallible};
 use super::object::Ref;
@@ -8,13 +9,18 @@ use super::once::Once;
 use super::raised::Raised;
 
 macro_rules! table {
-    (names { $($name:ident),* $(,)? } objects { $($object:ident = $module:literal . $path:literal),* $(,)? }) => {
+    (
+        names { $($name:ident),* $(,)? }
+        objects { $($object:ident = $module:literal . $path:literal),* $(,)? }
+        classes { $($class:ident = $home:literal . $of:literal),* $(,)? }
+    ) => {
         /// Interned names and imported objects. Immutable after import, alive as long as the process.
         #[derive(Debug)]
         #[allow(non_snake_case, reason = "a field has the name that it holds")]
         pub(crate) struct Imports {
             $(pub(crate) $name: Ref,)*
             $(pub(crate) $object: Ref,)*
+            $(pub(crate) $class: Ref,)*
             /// `socket.socket`, as `socket.py` defines it.
             pub(crate) socket: Ref,
             pub(crate) runtime_panic: Ref,
@@ -32,15 +38,15 @@ macro_rules! table {
         impl Imports {
             fn load(py: Python<'_>, runtime_panic: Bound<'_, PyAny>) -> PyResult<Imports> {
                 let events = py.import(Fallible("asyncio.events"))?;
-                let thread_safe_handle = events.getattr_opt(Fallible("_ThreadSafeHandle"))?;
+                let has_thread_safe_handle = events.hasattr(Fallible("_ThreadSafeHandle"))?;
+                let thread_safe_handle = if has_thread_safe_handle { "_ThreadSafeHandle" } else { "Handle" };
                 Ok(Imports {
-                    has_thread_safe_handle: thread_safe_handle.is_some(),
-                    thread_safe_handle_class: thread_safe_handle
-                        .map_or_else(|| events.getattr(Fallible("Handle")), Ok)?
-                        .into(),
+                    has_thread_safe_handle,
+                    thread_safe_handle_class: defined_class(py, "asyncio.events", thread_safe_handle)?.into(),
                     $($name: fallible::interned(stringify!($name))?,)*
                     $($object: py.import(Fallible($module))?.getattr(Fallible($path))?.into(),)*
-                    socket: socket_class(py)?.into(),
+                    $($class: defined_class(py, $home, $of)?.into(),)*
+                    socket: defined_class(py, "socket", "socket")?.into(),
                     runtime_panic: runtime_panic.into(),
                     future_keywords: Keywords::new(["loop"])?,
                     no_arguments: fallible::tuple([])?,
@@ -58,13 +64,10 @@ table! {
         _ensure_fd_no_transport, _run, _sockets, add_done_callback, buffer_updated,
         call_at, call_soon_threadsafe, cancel, cancelled, close, connection_lost, connection_made, context,
         create_future, create_task, data_received, datagram_received, detach, done, eager_start, eof_received, error_received, family, fileno,
-        get_buffer, get_protocol, is_closing, name, pause_reading, pause_writing, pending, remove_done_callback,
+        get_buffer, get_protocol, is_closing, max_size, name, pause_reading, pause_writing, pending, remove_done_callback,
         result, resume_reading, resume_writing, send, sendto, set, set_result, throw, time, wait,
     }
     objects {
-        handle_class = "asyncio"."Handle",
-        timer_handle_class = "asyncio"."TimerHandle",
-        buffered_protocol = "asyncio"."BufferedProtocol",
         future = "asyncio"."Future",
         task = "asyncio"."Task",
         get_running_loop = "asyncio"."get_running_loop",
@@ -76,8 +79,13 @@ table! {
         io_base = "io"."IOBase",
         unsupported_operation = "io"."UnsupportedOperation",
         selector_event_loop = "asyncio"."SelectorEventLoop",
-        server_class = "asyncio.base_events"."Server",
         gaierror = "socket"."gaierror",
+    }
+    classes {
+        buffered_protocol = "asyncio.protocols"."BufferedProtocol",
+        handle_class = "asyncio.events"."Handle",
+        server_class = "asyncio.base_events"."Server",
+        timer_handle_class = "asyncio.events"."TimerHandle",
         transport_socket = "asyncio.trsock"."TransportSocket",
     }
 }
@@ -99,20 +107,29 @@ impl<const N: usize> Keywords<N> {
     }
 }
 
-/// The class that `socket.py` defines, also if a program has put another class under its name before this import. If no
-/// such class is left, `_socket.socket`: then no object has the class.
-fn socket_class(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
-    let base = py.import(Fallible("_socket"))?.getattr(Fallible("socket"))?;
-    py.import(Fallible("socket"))?;
-    for class in base.call_method0(Fallible("__subclasses__"))?.try_iter()? {
-        let class = class?;
-        let is_named =
-            |name| class.getattr(Fallible(name)).and_then(|it| it.eq(Fallible("socket"))).unwrap_or(false);
-        if is_named("__module__") && is_named("__qualname__") {
+/// The class that a module defines under a name, also if a program has put something else there before this import. If
+/// that class is gone, what is there.
+pub(crate) fn defined_class<'py>(py: Python<'py>, module: &str, name: &str) -> PyResult<Bound<'py, PyAny>> {
+    let found = py.import(Fallible(module))?.getattr(Fallible(name))?;
+    if is_definition(&found, module, name) {
+        return Ok(found);
+    }
+    let subclasses = py.get_type::<PyType>().getattr(Fallible("__subclasses__"))?;
+    let mut classes = vec![py.get_type::<PyAny>().into_any()];
+    while let Some(class) = classes.pop() {
+        if is_definition(&class, module, name) {
             return Ok(class);
         }
+        classes.extend(subclasses.call1((class,))?.try_iter()?.collect::<PyResult<Vec<_>>>()?);
     }
-    Ok(base)
+    Ok(found)
+}
+
+fn is_definition(object: &Bound<'_, PyAny>, module: &str, name: &str) -> bool {
+    let is = |attribute, text| {
+        object.getattr(Fallible(attribute)).and_then(|value| value.eq(Fallible(text))).unwrap_or(false)
+    };
+    object.is_instance_of::<PyType>() && is("__module__", module) && is("__qualname__", name)
 }
 
 static IMPORTS: Once<Imports> = Once::new();

@@ -7,7 +7,8 @@ use pyo3::prelude::*;
 use super::module_name::ModuleName;
 use super::original::Original;
 use crate::capi::fallible::interned;
-use crate::capi::{Fallible, Raised, Ref};
+use crate::capi::imports::defined_class;
+use crate::capi::{Raised, Ref};
 
 /// Where a function is defined, and its unpatched value.
 #[derive(Debug)]
@@ -24,9 +25,9 @@ enum Place {
 }
 
 impl Function {
-    /// The function `module.class.name`.
+    /// The function `module.class.name`, of the class that the module defines.
     pub(crate) fn in_class(py: Python<'_>, module: &str, class: &str, name: &str) -> PyResult<Function> {
-        let class = py.import(Fallible(module))?.getattr(Fallible(class))?.into();
+        let class = defined_class(py, module, class)?.into();
         let name = interned(name)?;
         Function::at(Place::Class { class, name })
     }

@@ -31,7 +31,6 @@ mod class;
 pub(crate) mod clock;
 pub(crate) mod descriptor;
 mod function;
-mod inline_cache;
 mod inline_values;
 mod module_name;
 mod original;
@@ -44,4 +43,3 @@ pub(crate) mod version;
 
 pub(crate) use class::Class;
 pub(crate) use function::Function;
-pub(crate) use inline_cache::InlineCache;

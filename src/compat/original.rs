@@ -13,6 +13,9 @@ use crate::capi::{Native, Raised, Ref};
 /// modules always do.
 const PACKAGES: [&str; 6] = ["asyncio", "concurrent", "selectors", "socket", "ssl", "wakeloop"];
 
+/// asyncio's bound of a read, `max_size` of its transports and of its TLS protocol.
+const MAX_SIZE: i64 = 256 * 1024;
+
 /// A value that its package has defined.
 #[derive(Debug)]
 pub(super) struct Original {
@@ -44,7 +47,7 @@ impl Code {
 }
 
 impl Original {
-    /// `value`, if one of the packages has defined it: a function, a property, a class or a module.
+    /// `value`, if one of the packages has defined it: a function, a property, a class, a module or `max_size`.
     pub(super) fn of(value: Ref) -> Result<Option<Original>, Raised> {
         // SAFETY: live objects. Each function of the C API is called after a check of the object's type; a borrowed
         // reference that it returns becomes an owned one before any Python code runs.
@@ -62,6 +65,10 @@ impl Original {
                 || ffi::PyModule_CheckExact(object) != 0
             {
                 return Ok(Some(Original { value, code: None }));
+            }
+            if value.is_exact_int() {
+                let is_asyncios = value.saturating_int() == Some(MAX_SIZE);
+                return Ok(is_asyncios.then_some(Original { value, code: None }));
             }
             if ffi::PyType_Check(object) != 0 {
                 let home = value.getattr(&interned("__module__")?)?;

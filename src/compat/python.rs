@@ -11,6 +11,7 @@ use super::original::Original;
 use crate::capi::class::ClassSpec;
 use crate::capi::error::{exception, unless_raised};
 use crate::capi::fallible::interned;
+use crate::capi::imports;
 use crate::capi::inspect::boolean;
 use crate::capi::methods::TypeSlot;
 use crate::capi::native::{self, Dealloc, This, native_class};
@@ -109,6 +110,12 @@ pub(crate) fn unpatched<'py>(parts: &Bound<'py, PyTuple>) -> PyResult<Bound<'py,
     let py = parts.py();
     let parts = parts.iter().map(|part| Part::new(part.cast()?)).collect::<PyResult<_>>()?;
     Ok(native::create(Unpatched(parts))?.bind(py))
+}
+
+/// The class that a module defines under a name, also if the program has put something else there before the import.
+#[pyfunction]
+pub(crate) fn defined_class<'py>(py: Python<'py>, module: &str, name: &str) -> PyResult<Bound<'py, PyAny>> {
+    imports::defined_class(py, module, name)
 }
 
 /// Makes the type. Called once, by the module's initialisation.

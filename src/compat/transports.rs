@@ -8,8 +8,9 @@
 use pyo3::prelude::*;
 
 use super::class::Class;
+use crate::capi::imports::defined_class;
 use crate::capi::once::Once;
-use crate::capi::{Arguments, Borrowed, Fallible, Raised, Ref};
+use crate::capi::{Arguments, Borrowed, Raised, Ref};
 
 macro_rules! methods {
     ($($method:ident = $name:literal,)*) => {
@@ -61,7 +62,7 @@ static CLASSES: Once<[Class; REPLACED.len()]> = Once::new();
 /// Records asyncio's classes. Called once, by the module's initialisation.
 pub(crate) fn init(py: Python<'_>) -> PyResult<()> {
     let class = |(module, name)| -> PyResult<Class> {
-        Ok(Class::of(Ref::from(py.import(Fallible(module))?.getattr(Fallible(name))?), METHODS, false)?)
+        Ok(Class::of(Ref::from(defined_class(py, module, name)?), METHODS, false)?)
     };
     let [socket, datagram, read_pipe, write_pipe] = REPLACED.map(class);
     CLASSES.set([socket?, datagram?, read_pipe?, write_pipe?]);

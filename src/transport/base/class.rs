@@ -5,15 +5,17 @@ use std::sync::atomic::Ordering;
 use pyo3::prelude::*;
 use pyo3::types::PyType;
 
-use super::closing::{leave_table, release};
+use super::closing::release;
 use super::methods::{attributes, common};
 use super::transport::{OFFSET, TransportBase, TransportKind};
 use crate::capi::class::ClassSpec;
 use crate::capi::collector::Visitor;
 use crate::capi::error::Outcome;
 use crate::capi::fallible::py_tuple;
+use crate::capi::imports::defined_class;
+use crate::capi::inspect::integer;
 use crate::capi::methods::{Attribute, Method, TypeSlot};
-use crate::capi::object::interpreter_ends;
+use crate::capi::once::Once;
 use crate::capi::{Fallible, Fatal, Raised, Ref, Slot, This};
 use crate::event_loop::core::Core;
 use crate::event_loop::source::descriptor;
@@ -21,17 +23,26 @@ use crate::event_loop::source::descriptor;
 /// The alignment of the fields of every kind.
 const ALIGNMENT: usize = align_of::<usize>();
 
+/// The Python function that warns of a transport that was not closed. It is kept here, because transports are also
+/// finalized while the interpreter ends, when the modules are gone.
+static WARN_UNCLOSED: Once<Ref> = Once::new();
+
+/// Warns of transports that were not closed with this function.
+#[pyfunction]
+pub(crate) fn _warn_unclosed_with(function: Bound<'_, PyAny>) {
+    WARN_UNCLOSED.set(function.into());
+}
+
 /// asyncio's `__del__`: closes a transport that was not closed, with a ResourceWarning.
 fn finalize<T: TransportKind>(this: This<'_, T>) -> Result<(), Raised> {
     if this.is_released() {
         return Ok(());
     }
-    if T::OWNS_DESCRIPTOR && interpreter_ends() {
-        leave_table(this);
-        return Ok(());
-    }
     let mut outcome = Outcome::default();
-    outcome.note(this.base().core().support("unclosed_transport", &[this.object()]));
+    if let Some(warn) = WARN_UNCLOSED.get() {
+        let warned = warn.call(&[this.object()]).map(drop);
+        outcome.note(warned.or_else(|raised| this.base().core().unraisable(raised)));
+    }
     outcome.note(release(this).map_err(|Raised| Fatal));
     let core = this.base().core();
     if core.runs_in_another_thread() {
@@ -54,6 +65,7 @@ pub(crate) fn traverse<T: TransportKind>(kind: &T, visitor: &mut Visitor) {
     let base = kind.base();
     visitor.reference(base.event_loop());
     visitor.slots([&base.owner, &base.dict, kind.protocol()]);
+    visitor.slots(base.marks.slots());
     visitor.slots(clearable(base));
 }
 
@@ -95,13 +107,13 @@ pub(crate) fn make_class<'py, T: TransportKind>(
     more: &[Attribute<T>],
 ) -> PyResult<Bound<'py, PyAny>> {
     const { assert!(align_of::<T>() <= ALIGNMENT) };
-    let module = py.import(Fallible("asyncio.transports"))?;
-    let largest = module.getattr(Fallible("_FlowControlMixin"))?.cast_into::<PyType>()?;
+    let base = |name| defined_class(py, "asyncio.transports", name);
+    let largest = base("_FlowControlMixin")?.cast_into::<PyType>()?;
     // SAFETY: a live type object.
     let size = unsafe { (*largest.as_type_ptr()).tp_basicsize } as usize;
     // Ordering: Relaxed. Each kind stores the same value, at import.
     OFFSET.store(size.next_multiple_of(ALIGNMENT), Ordering::Relaxed);
-    let bases = T::BASES.iter().map(|base| module.getattr(Fallible(*base))).collect::<PyResult<Vec<_>>>()?;
+    let bases = T::BASES.iter().copied().map(base).collect::<PyResult<Vec<_>>>()?;
     let mut class = ClassSpec::<T>::new(T::NAME)
         .bases(py_tuple(py, bases)?)
         .weaklist(T::WEAKLIST)
@@ -115,7 +127,11 @@ pub(crate) fn make_class<'py, T: TransportKind>(
     for table in tables {
         class = class.methods(table);
     }
-    class.build(py)
+    let class = class.build(py)?;
+    if let Some(size) = T::MAX_SIZE {
+        class.setattr(Fallible("max_size"), integer(size)?.bind(py))?;
+    }
+    Ok(class)
 }
 
 /// Implements the traits that are the same for every kind. The arguments are the type, and the fields of its base and

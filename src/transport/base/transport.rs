@@ -28,17 +28,16 @@ use super::water_marks::WaterMarks;
 use crate::capi::call::in_kept_context;
 use crate::capi::class::Field;
 use crate::capi::collector::Traverse;
+use crate::capi::imports::imports;
+use crate::capi::inspect::integer;
 use crate::capi::methods::Attribute;
 use crate::capi::native::{Dealloc, WeakList};
-use crate::capi::{Borrowed, Fatal, Raised, Ref, Slot, This};
+use crate::capi::{Borrowed, Exception, Fatal, Raised, Ref, Slot, This};
 use crate::compat::transports::Replaced;
 use crate::event_loop::core::Core;
 use crate::event_loop::core::loop_ref::LoopRef;
 use crate::event_loop::source::{Source, SourceKind, Status};
 use crate::reactor::{Interest, Readiness, Token};
-
-/// After this many writes to a lost connection, each further write logs a warning, as in asyncio.
-const WARN_AFTER: u32 = 5;
 
 /// The fields of every transport.
 #[derive(Debug)]
@@ -108,6 +107,8 @@ pub(crate) trait TransportKind: TransportFields + Traverse + Source {
     const REPORT_FATAL: &'static str = "fatal_error";
     /// Is `_conn_lost` increased when the connection is lost?
     const END_COUNTS: bool = true;
+    /// The class attribute `max_size`, which asyncio's transports that read have.
+    const MAX_SIZE: Option<i64> = Some(256 * 1024);
     /// The transport itself owns the descriptor. A Python socket is created for it only if a program asks, and is kept
     /// after it was closed. Other kinds close the Python object that owns the descriptor, and drop it.
     const OWNS_DESCRIPTOR: bool = false;
@@ -369,13 +370,27 @@ impl<T: TransportKind> This<'_, T> {
         base.lost_writes() + u32::from(T::END_COUNTS && base.life.is_lost())
     }
 
+    /// How much the next read takes: `size`, or less if the program has set `max_size` on the transport.
+    #[inline(always)]
+    pub(crate) fn receive_size(self, size: usize) -> Result<usize, Raised> {
+        if self.has_no_own_attributes() { Ok(size) } else { self.own_receive_size(size) }
+    }
+
+    #[cold]
+    fn own_receive_size(self, size: usize) -> Result<usize, Raised> {
+        let own = self.object().to_owned().getattr(&imports().max_size)?.to_ssize()?;
+        match usize::try_from(own) {
+            Ok(own) => Ok(own.min(size)),
+            Err(_) => Err(Exception::ValueError.raise("negative buffersize in recv")),
+        }
+    }
+
     /// Drops a write to a lost connection. The first ones are dropped silently, later ones log asyncio's warning.
     #[cold]
     pub(crate) fn write_to_lost(self, warning: &str) -> Result<(), Raised> {
         let base = self.fields().base();
-        if self.conn_lost() >= WARN_AFTER {
-            base.core().support(warning, &[]).map_err(|Fatal| Raised)?;
-        }
+        let lost = integer(self.conn_lost())?;
+        base.core().support(warning, &[lost.borrow()]).map_err(|Fatal| Raised)?;
         base.count_lost_write();
         Ok(())
     }

@@ -26,6 +26,7 @@ use crate::event_loop::core::{Core, RECEIVE};
 use crate::reactor::Readiness;
 
 use super::state::Datagram;
+use crate::transport::base::closing::fatal_error;
 use crate::transport::base::reporting::{Caller, notify};
 use crate::transport::base::transport::TransportKind;
 
@@ -41,7 +42,10 @@ pub(crate) fn on_readable(this: This<'_, Datagram>, core: &Core) -> Result<(), F
     core.note_io();
     // Datagrams of Unix sockets can be longer than the buffers of a batch.
     #[cfg(any(target_os = "linux", target_os = "android"))]
-    if this.rules.family != libc::AF_UNIX && this.receiving.expects_more.replace(true) {
+    if this.rules.family != libc::AF_UNIX
+        && this.receiving.expects_more.replace(true)
+        && this.has_no_own_attributes()
+    {
         return batch::receive(this, core);
     }
     receive_one(this, core)
@@ -49,9 +53,13 @@ pub(crate) fn on_readable(this: This<'_, Datagram>, core: &Core) -> Result<(), F
 
 #[inline(always)]
 fn receive_one(this: This<'_, Datagram>, core: &Core) -> Result<(), Fatal> {
+    let size = match this.receive_size(RECEIVE) {
+        Ok(size) => size,
+        Err(raised) => return fatal_error(this, raised, "Fatal read error on datagram transport"),
+    };
     let mut buffer = core.scratch.receive_buffer();
     // SAFETY: the buffer is valid for its length.
-    let (count, sender) = unsafe { receive_from(this.descriptor(), buffer.as_mut_ptr(), RECEIVE) };
+    let (count, sender) = unsafe { receive_from(this.descriptor(), buffer.as_mut_ptr(), size) };
     core.note_received(this.descriptor(), count);
     if count < 0 {
         return failed(this, core, &io::Error::last_os_error());

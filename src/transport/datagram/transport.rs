@@ -74,6 +74,10 @@ impl TransportKind for Datagram {
     }
 
     fn describe(&self, text: &mut String) {
+        if self.base.core().is_closed() {
+            // A closed loop polls no more.
+            return;
+        }
         let read = polling(&self.base, Interest::READ);
         let write = polling(&self.base, Interest::WRITE);
         text.push_str(&format!(" read={read} write=<{write}, bufsize={}>", self.unsent()));

@@ -80,7 +80,9 @@ impl TransportKind for ReadPipe {
 impl EventHandler for ReadPipe {
     fn handle(this: This<'_, Self>, core: &Core, _readiness: Readiness) -> Result<(), Fatal> {
         core.note_io();
-        for _ in 0..READS {
+        // As in asyncio, each iteration reads once if the program may have set `max_size`.
+        let reads = if this.has_no_own_attributes() { READS } else { 1 };
+        for _ in 0..reads {
             if !this.base.awaits_data() || this.base.has_just_resumed(core) {
                 break;
             }
@@ -138,7 +140,9 @@ impl Read {
 /// Reads once. If there is a protocol `fed`, the data is fed to its StreamReader.
 fn read(this: This<'_, ReadPipe>, core: &Core, fed: Option<&Ref>) -> Result<Read, Fatal> {
     let fd = this.descriptor();
+    let Ok(most) = this.receive_size(usize::MAX) else { return Ok(Read::Failed) };
     let (data, count, room) = if let (Some(size), None) = (this.direct.get(), fed) {
+        let size = size.min(most);
         let Ok(mut bytes) = RawBytes::with_capacity(size) else { return Ok(Read::Failed) };
         // SAFETY: the object has room for `size` bytes, and no other code has a reference to it.
         let count = unsafe { libc::read(fd, bytes.as_mut_ptr().cast(), size) };
@@ -150,13 +154,14 @@ fn read(this: This<'_, ReadPipe>, core: &Core, fed: Option<&Ref>) -> Result<Read
         (unsafe { bytes.finish(count as usize) }, count as usize, size)
     } else {
         let mut buffer = core.scratch.receive_buffer();
+        let size = RECEIVE.min(most);
         // SAFETY: the buffer is valid for its length.
-        let count = unsafe { libc::read(fd, buffer.as_mut_ptr().cast(), RECEIVE) };
+        let count = unsafe { libc::read(fd, buffer.as_mut_ptr().cast(), size) };
         core.note_received(fd, count);
         if count <= 0 {
             return Ok(Read::nothing(count));
         }
-        let (data, full) = (&buffer[..count as usize], count as usize == RECEIVE);
+        let (data, full) = (&buffer[..count as usize], count as usize == size);
         if let Some(protocol) = fed
             && let Some(reader) = reader_feed::reader_of(protocol)
         {
@@ -170,7 +175,7 @@ fn read(this: This<'_, ReadPipe>, core: &Core, fed: Option<&Ref>) -> Result<Read
                 }
             }
         }
-        (bytes_from(data), count as usize, RECEIVE)
+        (bytes_from(data), count as usize, size)
     };
     let size = if count < DIRECT { DIRECT } else { DIRECT_MORE };
     this.direct.set((count >= LARGE).then_some(size));

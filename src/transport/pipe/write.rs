@@ -60,6 +60,7 @@ native_transport!(WritePipe, base, protocol, |it| [it.fd_holder.slot()]);
 impl TransportKind for WritePipe {
     const NAME: &'static CStr = c"wakeloop._core.WritePipeTransport";
     const REPLACES: Replaced = Replaced::WritePipe;
+    const MAX_SIZE: Option<i64> = None;
     const BASES: &'static [&'static str] = &["_FlowControlMixin", "WriteTransport"];
     const DESCRIPTOR: &'static CStr = c"_fileno";
     const OWNER: &'static CStr = c"_pipe";
@@ -90,7 +91,12 @@ impl TransportKind for WritePipe {
 
     fn describe(&self, text: &mut String) {
         let state = polling(&self.base, Interest::WRITE);
-        text.push_str(&format!(" {state} bufsize={}", self.unsent()));
+        text.push(' ');
+        text.push_str(state);
+        // As in asyncio, the repr has no size once the loop is closed.
+        if !self.base.core().is_closed() {
+            text.push_str(&format!(" bufsize={}", self.unsent()));
+        }
     }
 }
 

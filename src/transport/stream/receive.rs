@@ -135,9 +135,11 @@ fn record(this: This<'_, Stream>, core: &Core, count: usize) {
 fn receive_data(this: This<'_, Stream>, core: &Core, recorded: bool) -> Result<Received, Received> {
     // The connection is closed if memory has run out, even if the data is still in the socket.
     let no_memory = |raised| Received::Failed(raised, READ_FAILED);
+    let most = this.receive_size(usize::MAX).map_err(no_memory)?;
     let expected = this.reading.expected.get();
     let (data, full) = if expected >= Expected::Large {
         let size = if expected == Expected::Long { DIRECT_LONG } else { DIRECT };
+        let size = size.min(most);
         heap::keep(size);
         let mut bytes = RawBytes::with_capacity(size).map_err(no_memory)?;
         // SAFETY: the object has room for `size` bytes, and no other code has a reference to it.
@@ -147,7 +149,8 @@ fn receive_data(this: This<'_, Stream>, core: &Core, recorded: bool) -> Result<R
     } else {
         let mut buffer = core.scratch.receive_buffer();
         // SAFETY: the buffer is valid for its length.
-        let (count, full) = unsafe { receive_to(this, core, recorded, buffer.as_mut_ptr(), RECEIVE) }?;
+        let (count, full) =
+            unsafe { receive_to(this, core, recorded, buffer.as_mut_ptr(), RECEIVE.min(most)) }?;
         (core.bytes_cache.bytes_from(&buffer[..count]).map_err(no_memory)?, full)
     };
     this.base
@@ -185,13 +188,14 @@ fn receive_natively(this: This<'_, Stream>, core: &Core, recorded: bool) -> Resu
 #[inline(always)]
 fn receive_for_reader(this: This<'_, Stream>, core: &Core, recorded: bool) -> Result<Received, Received> {
     let not_taken = |raised| Received::Failed(raised, DATA_RECEIVED_FAILED);
+    let most = this.receive_size(usize::MAX).map_err(|raised| Received::Failed(raised, READ_FAILED))?;
     let reader = this.sink.reader();
     if let Some(reader) = &reader
         && let Some(room) = reader_feed::room(reader, this.reading.expected.get() >= Expected::Large)
     {
         let room = room.map_err(not_taken)?;
         // SAFETY: the room in the reader stays valid until `filled` is called.
-        let received = unsafe { receive_to(this, core, recorded, room.place, room.size) };
+        let received = unsafe { receive_to(this, core, recorded, room.place, room.size.min(most)) };
         let filled = room.filled(reader, received.as_ref().map_or(0, |(count, _)| *count));
         let (_, full) = received?;
         this.follow(|| reader_feed::missing(reader));
@@ -199,7 +203,7 @@ fn receive_for_reader(this: This<'_, Stream>, core: &Core, recorded: bool) -> Re
     }
     let mut buffer = core.scratch.receive_buffer();
     // SAFETY: the buffer is valid for its length.
-    let (count, full) = unsafe { receive_to(this, core, recorded, buffer.as_mut_ptr(), RECEIVE) }?;
+    let (count, full) = unsafe { receive_to(this, core, recorded, buffer.as_mut_ptr(), RECEIVE.min(most)) }?;
     let data = &buffer[..count];
     if let Some(reader) = &reader
         && reader_feed::feed(reader, core, data).map_err(not_taken)?

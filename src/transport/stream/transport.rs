@@ -333,6 +333,11 @@ fn read_all(this: This<'_, Stream>, core: &Core, readiness: Readiness) -> Result
             Received::Eof => return ended_by_peer(this, core),
             Received::Failed(raised, message) => return fatal_error(this, raised, message),
         };
+        if full && !this.has_no_own_attributes() {
+            // As in asyncio, each iteration reads once, as much as the program has set as `max_size`.
+            this.read_next_turn(core, readiness);
+            return Ok(());
+        }
         if full && this.sink.delivery() == Delivery::Reader {
             // A StreamReader only stores the data, so the next read may follow at once.
             continue;

@@ -13,10 +13,11 @@ use super::write::{accepts, fail, immutable, push, pushed};
 use crate::capi::buffer::is_scattered;
 use crate::capi::class::{ClassSpec, field};
 use crate::capi::fallible::{self, py_tuple};
+use crate::capi::imports::defined_class;
 use crate::capi::imports::imports;
 use crate::capi::methods::Method;
 use crate::capi::native::native_class;
-use crate::capi::{Borrowed, Exception, Fallible, Raised, Slot, This};
+use crate::capi::{Borrowed, Exception, Raised, Slot, This};
 
 /// The field that the class adds to asyncio's.
 struct Fields {
@@ -122,7 +123,7 @@ const METHODS: &[Method<Fields>] = &[
 
 /// Makes the type. Called once, by the module's initialisation.
 pub(crate) fn make_type(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
-    let base = py.import(Fallible("asyncio.sslproto"))?.getattr(Fallible("_SSLProtocolTransport"))?;
+    let base = defined_class(py, "asyncio.sslproto", "_SSLProtocolTransport")?;
     let base_type = base.clone().cast_into::<pyo3::types::PyType>()?;
     // SAFETY: a live type object.
     let size = unsafe { (*base_type.as_type_ptr()).tp_basicsize } as usize;
