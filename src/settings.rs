@@ -9,6 +9,8 @@
 //! `docs/reference/environment.md` says what each of them does. Two variables act before this module is loaded:
 //! `WAKELOOP_GIL` in `wakeloop/_gil.py`, and `WAKELOOP` and `WAKELOOP_REPORT` in `_wakeloop_startup.py`.
 
+#[cfg(all(feature = "python", target_os = "linux"))]
+use std::ffi::CStr;
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::io;
@@ -104,7 +106,8 @@ pub(crate) fn may_be_set() -> bool {
         target_os = "linux" => unsafe {
             let mut next = libc::environ;
             while !next.is_null() && !(*next).is_null() {
-                if libc::strncmp(*next, c"WAKELOOP".as_ptr(), 8) == 0 {
+                // Most lines begin with another letter.
+                if **next == b'W' as std::ffi::c_char && is_one(CStr::from_ptr(*next)) {
                     return true;
                 }
                 next = next.add(1);
@@ -113,6 +116,13 @@ pub(crate) fn may_be_set() -> bool {
         },
         _ => true,
     }
+}
+
+/// Is this line of the environment, `NAME=value`, about one of the variables?
+#[cfg(all(feature = "python", target_os = "linux"))]
+fn is_one(line: &CStr) -> bool {
+    let name = line.to_bytes().split(|byte| *byte == b'=').next();
+    all().any(|variable| name == Some(variable.name.as_bytes()))
 }
 
 /// Reads all variables. Fails for the first that means nothing.

@@ -98,8 +98,9 @@ class Inheritance:
         }
         self._own = {name: vars(kind).get(name, _MISSING) for name in self._natives}
         self._calls = {name: self._called_by(name) for name in self._natives.keys() - _ALIKE}
-        #: May a loop of exactly this class skip the look?
-        self.is_plain = _core.unpatched((kind, *self._originals), *HANDLES)
+        relevant = self._natives.keys() | set[str]().union(*self._calls.values())
+        #: May a loop of exactly this class skip the look? Only these methods can make one of ours give way.
+        self.is_plain = _core.unpatched((kind, *(relevant & self._originals.keys())), *HANDLES)
         #: What this has put on the class and on its subclasses.
         self._put: weakref.WeakKeyDictionary[type, dict[str, Any]] = weakref.WeakKeyDictionary({kind: {}})
 
