@@ -156,6 +156,28 @@ def test_random_reads_return_what_asyncios_reader_returns(run, looks_inside):
     run(main())
 
 
+@pytest.mark.parametrize("name", ["readline", "__anext__"])
+def test_readline_handles_an_exception_that_set_exception_gives_it_while_it_waits(run, name):
+    async def read(kind, exception):
+        reader = kind(limit=10)
+        task = asyncio.ensure_future(getattr(reader, name)())
+        await turns()
+        reader.set_exception(exception)
+        await asyncio.wait([task])
+        return outcome(task), repr(reader)
+
+    async def main():
+        for make in (
+            lambda: asyncio.IncompleteReadError(b"part", 9),
+            lambda: asyncio.LimitOverrunError("too long", 3),
+            lambda: OSError("broken"),
+        ):
+            assert await read(wakeloop.StreamReader, make()) == await read(asyncio.StreamReader, make())
+        assert (await read(wakeloop.StreamReader, asyncio.IncompleteReadError(b"part", 9)))[0] == (bytes, b"part")
+
+    run(main())
+
+
 # -- what they are ---------------------------------------------------------------------------------------
 
 

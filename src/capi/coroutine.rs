@@ -163,6 +163,12 @@ pub(crate) trait Coroutine: Native {
         None
     }
 
+    /// Does it handle this exception, with which its wait has failed? Then `throw` takes a step, as a coroutine that has
+    /// awaited the future in a `try` block.
+    fn handles(&self, _exception: &Ref) -> bool {
+        false
+    }
+
     /// As [`Dealloc::weaklist`].
     #[inline(always)]
     fn weaklist(&self) -> Option<&WeakList> {
@@ -295,13 +301,16 @@ fn send<T: Coroutine>(this: This<'_, T>, sent: Borrowed<'_>) -> Result<Ref, Rais
     advance(this, sent)?.yielded().map_err(raise_stop)
 }
 
-/// `throw(type[, value[, traceback]])`: ends the wait and raises.
+/// `throw(type[, value[, traceback]])`: ends the wait, and raises or handles the exception.
 fn throw<T: Coroutine>(this: This<'_, T>, arguments: Arguments<'_>) -> Result<Ref, Raised> {
     let exception = thrown(arguments)?;
     if let Some(coroutine) = this.delegate() {
         return coroutine
             .call_method(&imports().throw, &[exception.borrow()])
             .inspect_err(|Raised| undisturbed(|| end(this.fields())));
+    }
+    if this.handles(&exception) {
+        return send(this, Borrowed::none());
     }
     end(this.fields());
     Err(raise(exception))

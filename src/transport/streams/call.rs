@@ -351,6 +351,16 @@ impl Coroutine for Call {
         visitor.slots([&self.owner, &self.waiter]);
     }
 
+    /// A task throws what `set_exception` has given to the future.
+    fn handles(&self, exception: &Ref) -> bool {
+        let owner = self.owner.get().filter(|_| self.phase.get() == Phase::Waiting);
+        owner.as_ref().and_then(|owner| owner.downcast::<Reader>()).is_some_and(|reader| {
+            self.may_handle_exception(&reader)
+                && reader.waiter.is_empty()
+                && reader.exception.get().is_some_and(|given| given.is(exception))
+        })
+    }
+
     fn delegate(&self) -> Option<Ref> {
         if self.phase.get() == Phase::PassedOn { self.waiter.get() } else { None }
     }
