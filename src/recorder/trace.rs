@@ -310,9 +310,10 @@ impl Writer<'_> {
             }
             if let Some(waited) = waited
                 && waited > WAITED
-                && now.saturating_sub(waited) >= free_since
+                && let Some(from) = now.checked_sub(waited)
+                && from >= free_since
             {
-                self.head("X", GIL, "gil", now - waited);
+                self.head("X", GIL, "gil", from);
                 self.out.push_str(",\"dur\":");
                 push_micros(&mut self.out, waited);
                 self.out.push_str(",\"name\":\"another thread\"");
@@ -615,6 +616,12 @@ mod tests {
             r#"event loop 110.000 890.000 "thread":11"#,
         ];
         assert_eq!(elements(&snapshot(&events), GIL), expected);
+    }
+
+    #[test]
+    fn a_wait_for_the_gil_that_is_longer_than_the_clock_has_run_is_left_out() {
+        let snapshot = snapshot(&[(1, Kind::Polled, 0, 6_000_001)]);
+        assert_eq!(elements(&snapshot, GIL), ["event loop 1.000 999.000 \"thread\":11"]);
     }
 
     #[test]
