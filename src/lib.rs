@@ -47,6 +47,9 @@
 #![deny(missing_docs)]
 
 mod framing;
+#[cfg(wakeloop_fuzz)]
+#[path = "../tests/fuzz/targets/mod.rs"]
+pub mod fuzzing;
 mod histogram;
 #[cfg(any(feature = "python", test))]
 mod mailbox;

@@ -139,7 +139,7 @@ fn share(first: &Ref, module: &Bound<'_, PyModule>) -> PyResult<()> {
 ///
 /// A free-threaded build runs it without the GIL: docs/explanation/free-threading.md says what guards its state.
 #[pymodule(gil_used = false)]
-fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
+pub(crate) fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     let py = module.py();
     main_interpreter_only()?;
     if let Some(first) = FIRST.get() {

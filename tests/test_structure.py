@@ -149,7 +149,7 @@ def test_comments_strings_and_tests_do_not_count(tmp_path):
             use crate::high::{f};
             #[cfg(all(test, feature = "x"))]
             mod tests { use crate::high::f; }
-            #[cfg(test)]
+            #[cfg(wakeloop_fuzz)]
             pub(crate) fn h() -> Vec<u8> { crate::high::f() }
             struct S { #[cfg(test)] pub a: crate::high::F, b: u8 }
             pub(in crate::low) fn after() {}

@@ -425,6 +425,10 @@ pub(super) fn make_method(functions: &Functions) -> Result<BioMethod, String> {
     }
 }
 
+#[cfg(wakeloop_fuzz)]
+#[path = "../../tests/fuzz/targets/bio.rs"]
+pub(crate) mod fuzz;
+
 #[cfg(test)]
 mod tests {
     use super::*;

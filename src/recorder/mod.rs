@@ -23,6 +23,9 @@
 
 pub(crate) mod clock;
 pub(crate) mod event;
+#[cfg(wakeloop_fuzz)]
+#[path = "../../tests/fuzz/targets/recorder.rs"]
+pub(crate) mod fuzz;
 mod json;
 pub(crate) mod names;
 pub(crate) mod recording;

@@ -266,7 +266,7 @@ class Reader:
 
 
 def only_in_tests(words: list[str]) -> bool:
-    """Whether the predicate of a `cfg` holds in tests only, whatever the other options are."""
+    """Whether the predicate of a `cfg` holds in tests and fuzz targets only, whatever the other options are."""
 
     def parse(at: int) -> tuple[bool, int]:
         word, behind = words[at], words[at + 1 : at + 2]
@@ -279,7 +279,7 @@ def only_in_tests(words: list[str]) -> bool:
                 at += words[at] == ","
             return (any(parts) if word == "all" else word == "any" and parts != [] and all(parts)), at + 1
         # The value of an option is a literal, of which no token is left.
-        return word == "test", at + (2 if behind == ["="] else 1)
+        return word in ("test", "wakeloop_fuzz"), at + (2 if behind == ["="] else 1)
 
     return parse(0)[0]
 

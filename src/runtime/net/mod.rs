@@ -13,6 +13,9 @@
 mod buf_reader;
 mod bytes;
 mod datagram;
+#[cfg(wakeloop_fuzz)]
+#[path = "../../../tests/fuzz/targets/framing.rs"]
+pub(crate) mod fuzz;
 mod halves;
 mod io;
 mod packets;
