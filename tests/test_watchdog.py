@@ -7,6 +7,7 @@ after the turn would be a timeout here, and no test depends on how fast the mach
 import asyncio
 import contextlib
 import ctypes
+import functools
 import gc
 import inspect
 import math
@@ -199,23 +200,30 @@ def test_a_deadlocked_lock_is_reported_with_its_line(run, reports):
     assert stack(text)[0] == (name(deadlock), line_of(deadlock, "lock.acquire()"))
 
 
-def test_a_loop_that_waits_for_the_gil_is_reported_with_the_thread_that_keeps_it(run, reports):
+def test_a_loop_that_waits_for_the_gil_is_reported_with_the_thread_that_keeps_it(run, reports, request):
+    begin, kept = threading.Event(), []
+    # The thread cannot take the GIL in the middle of a turn.
+    request.addfinalizer(functools.partial(sys.setswitchinterval, sys.getswitchinterval()))
+    sys.setswitchinterval(20)
+
     def keep():
-        assert reports.come_to_native_code()
+        begin.wait()
+        kept.append(reports.come_to_native_code())
 
     async def main():
         thread = threading.Thread(target=keep, name="the holder")
-        loop = asyncio.get_running_loop()
-        loop.call_later(0.01, thread.start)
-        # Between two polls, each of which releases the GIL, the thread takes it.
-        while not reports.has_come(0):
+        thread.start()
+        begin.set()
+        # The thread takes the GIL while the loop polls.
+        while not kept:
             await asyncio.sleep(0.001)
         thread.join()
 
     with wakeloop.watchdog(LIMIT, file=reports):
         run(main())
         text = reports.wait_for("The stack of thread")
-        text = reports.wait_for(" after ")
+        text = reports.wait_for("got the GIL after ")
+    assert kept == [True] and "has waited for the GIL for " in text
     holder = r'thread ("the holder" \(\d+\)|\d+)' if sys.version_info >= (3, 14) else r"thread \d+"
     found = re.search(rf"No progress: the GIL is held by ({holder}), which did not release it in ", text)
     assert found, text
