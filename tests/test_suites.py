@@ -1,5 +1,6 @@
 """The runner of other libraries' suites, on a made-up library."""
 
+import collections
 import os
 import pathlib
 import signal
@@ -127,6 +128,10 @@ def test_only_a_result_that_is_worse_than_on_asyncio_is_a_regression(tmp_path):
     assert [name.partition("::")[2] for name in verdict.found.accepted] == ["test_excused"]
     assert "test_library.py::test_left_out" not in verdict.run.results
     assert not verdict.good(OURS)
+    # Twice on ours, and then on asyncio, unless it passes before.
+    again = collections.Counter(name.partition("::")[2] for name in verdict.retried)
+    thrice = ["test_bad", "test_crashes", "test_hangs", "test_skips", "test_bad_teardown", "test_bad_when_alone"]
+    assert again == dict.fromkeys(thrice, 3) | {"test_flaky": 1}
 
 
 def test_a_suite_that_never_makes_our_loop_is_not_good(tmp_path):

@@ -7,8 +7,8 @@
 
 A test that passes on asyncio and not on ours is a regression. It is none if it passes when run again alone, if it
 then fails on asyncio as well, or if the library's description accepts it with a reason. The exit code is 1 if there
-is a regression, if a suite never made our loop, or if a suite could not be run. The environments stay in the cache
-directory.
+is a regression, if a suite never made our loop, or if a suite could not be run. The last lines count the retries. The
+environments stay in the cache directory.
 """
 
 import argparse
@@ -107,6 +107,8 @@ def main():
             json.dump({name: verdict.run.to_json() for name, verdict in verdicts.items()}, file, indent=1)
     if verdicts:
         table(verdicts, own_name, known)
+    retried = [name for verdict in verdicts.values() for name in verdict.retried]
+    say(f"retries: {len(retried)}" + (f" ({', '.join(dict.fromkeys(retried))})" if retried else ""))
     runs = [verdict.run for verdict in verdicts.values()]
     passed, not_passed, skipped = totals([result for run in runs for result in run.results.values()])
     if options.loop != "asyncio":

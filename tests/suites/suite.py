@@ -19,6 +19,9 @@ ASYNCIO = "asyncio.unix_events._UnixSelectorEventLoop"
 #: If more tests than this differ, they are not flaky, and are not run again one by one.
 MOST_RERUNS = 60
 
+#: How often a test that differs is run again, alone.
+RETRIES = 2
+
 
 class LibrarySuite(runner.Suite):
     """One library's tests on one loop. Each worker process runs pytest."""
@@ -55,6 +58,8 @@ class Verdict:
     baseline: runner.ModuleRun | None = None
     found: comparison.Comparison | None = None
     flaky: list = dataclasses.field(default_factory=list)
+    #: The names of the tests that were run again, once for each time.
+    retried: list = dataclasses.field(default_factory=list)
     seconds: float = 0.0
 
     def good(self, own_name):
@@ -120,21 +125,23 @@ class Judge:
         doubtful = [name for name in differing(baseline, run) if name not in covered]
         if len(doubtful) <= MOST_RERUNS:
             for name in doubtful:
-                self._say(f"  {library.name}: runs {name} again, twice at most")
                 self._again(library.name, name, baseline, run, on_asyncio, ours)
         found = comparison.compare({library.name: baseline}, {library.name: run}, library.exceptions, self._own_name)
         flaky = [name for name in doubtful if name not in found.regressions]
-        return Verdict(run, baseline, found, flaky)
+        return Verdict(run, baseline, found, flaky, ours.retried + on_asyncio.retried)
 
-    @staticmethod
-    def _again(module, name, baseline, run, on_asyncio, ours):
+    def _again(self, module, name, baseline, run, on_asyncio, ours):
         """Runs a differing test alone. One success out of two clears it, and so does a failure on asyncio."""
-        for _ in range(2):
+        for retry in range(RETRIES):
+            self._say(f"  {module}: runs {name} again, retry {retry + 1} of {RETRIES}")
+            ours.retried.append(name)
             again = ours.run_module(module, only=[name]).results.get(name)
             if again is not None and again.outcome == "pass":
                 again.flaky, again.detail = True, run.results[name].detail if name in run.results else "did not run"
                 run.results[name] = again
                 return
+        self._say(f"  {module}: runs {name} again on asyncio")
+        on_asyncio.retried.append(name)
         alone = on_asyncio.run_module(module, only=[name]).results.get(name)
         if alone is not None and not alone.good:
             baseline.results[name] = alone
