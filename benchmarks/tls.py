@@ -28,7 +28,10 @@ def certificate() -> Path:
     """A directory with certificate.pem and key.pem, the same in this process and in its children."""
     if known := os.environ.get(_VARIABLE):
         return Path(known)
-    directory = Path(tempfile.mkdtemp(prefix="wakeloop-tls-"))
+    # A benchmark that is killed leaves it there, where `make clean` removes it.
+    target = Path(os.environ.get("CARGO_TARGET_DIR") or Path(__file__).parent.parent / "target")
+    target.mkdir(parents=True, exist_ok=True)
+    directory = Path(tempfile.mkdtemp(prefix="tls-", dir=target))
     atexit.register(shutil.rmtree, directory, True)
     command = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=localhost"
     files = ["-keyout", str(directory / "key.pem"), "-out", str(directory / "certificate.pem")]

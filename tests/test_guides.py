@@ -1,6 +1,6 @@
 """Every code block on every page of the documentation is run; tests/support/pages.py says how.
 
-Pages about other people's packages are skipped where these are not installed. `make guides` has all of them.
+Pages about other people's packages are skipped where these are not installed. `make guides` installs them.
 """
 
 import sys
@@ -29,7 +29,7 @@ NOT_RUN = {
 def test_what_a_page_says_works(page, tmp_path, request):
     if lacks := missing(page):
         assert not request.config.getoption("--every-guide"), f"needs {', '.join(lacks)}"
-        pytest.skip(f"needs {', '.join(lacks)}: make guides")
+        pytest.skip(f"needs {', '.join(lacks)}: make every-guide")
     with Reader(page, tmp_path) as reader:
         for block in blocks(page):
             since = tuple(map(int, block.marks.get("since", "3").split(".")))

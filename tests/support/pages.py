@@ -116,8 +116,13 @@ class Reader:
             (information / "entry_points.txt").write_text("[pytest11]\n" + "".join(lines))
             (information / "METADATA").write_text("Metadata-Version: 2.1\nName: wakeloop\nVersion: 0\n")
             path.insert(0, str(site))
+        # IPython, gunicorn and others write into the home, and dask into its own folder below the temporary one.
+        home = self.directory.with_name(f"{self.directory.name}-home")
+        home.mkdir()
         self.environment = {
             **os.environ,
+            "HOME": str(home),
+            "DASK_TEMPORARY_DIRECTORY": str(home),
             "PATH": search_path(),
             "PYTHONPATH": os.pathsep.join(filter(None, path)),
             "PYTHONUNBUFFERED": "1",
