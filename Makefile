@@ -113,13 +113,14 @@ lint: $(MADE)-lint ## checks the formatting, the structure of the source, and th
 FREE_THREADED ?= 3.14t 3.15t
 
 # No such interpreter is needed: pyo3 is told of it by a file. clippy has the warnings, and the list of functions that only
-# a GIL makes right (clippy.toml). The build finds what is checked only when code is generated, such as layouts.
+# a GIL makes right (clippy.toml). The build finds what is checked only when code is generated, such as layouts. Both are
+# one run of the compiler, and these folders are for nothing else, so that nothing in them is compiled twice.
 check-free-threaded: #- compiles the extension for free-threaded CPython, with warnings as errors
-	@set -e; for python in $(FREE_THREADED); do echo $$python; for command in 'clippy --lib' 'rustc --lib --crate-type cdylib'; do \
+	@set -e; for python in $(FREE_THREADED); do echo $$python; \
 	env -u PYO3_PYTHON PYO3_CONFIG_FILE=$(abspath tests/free_threaded)/$$python.txt \
 		CARGO_TARGET_DIR=$(or $(CARGO_TARGET_DIR),target)/free-threaded-$$python \
-		CARGO_PROFILE_DEV_OPT_LEVEL=0 CARGO_PROFILE_DEV_DEBUG=0 \
-		cargo $$command --features async-runtimes --quiet -- -D warnings; done; done
+		CARGO_PROFILE_DEV_OPT_LEVEL=0 CARGO_PROFILE_DEV_DEBUG=0 CARGO_INCREMENTAL=0 RUSTC_WORKSPACE_WRAPPER=clippy-driver \
+		cargo rustc --lib --crate-type cdylib --features async-runtimes --quiet -- -D warnings; done
 
 test-rust: $(MADE)-venv ## runs the Rust tests, without and with Python
 	cargo test --no-default-features --quiet
