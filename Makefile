@@ -26,7 +26,7 @@ CAN_EMBED = $(PY) -c 'import sys, pathlib, sysconfig as s; v = s.get_config_var;
 	sys.exit(not (pathlib.Path(v("LIBDIR")) / v("LDLIBRARY")).exists())'
 
 .DEFAULT_GOAL := help
-.PHONY: help venv build demo docs guides test test-rust test-python measure loom mutants shuttle miri sanitize sanitize-threads other-systems debug-python debug-tests bench-echo conformance conformance-modes conformance-3.14 conformance-matrix conformance-summed ecosystem extension lint check-free-threaded types soak stress-loops stress-loops-sanitized fuzz fuzz-coverage determinism testing-peers bench bench-3.14 bench-3.15 bench-quick bench-instructions bench-shares bench-workers bench-primitives bench-files bench-queues bench-bulk bench-runtime wheels check-wheels sdist check-sdist check-arm64 licenses deny workflows release-check clean
+.PHONY: help venv build demo docs guides every-guide test test-rust test-python measure loom mutants shuttle miri sanitize sanitize-threads other-systems debug-python debug-tests bench-echo conformance conformance-modes conformance-3.14 conformance-matrix conformance-summed ecosystem extension lint check-free-threaded types soak stress-loops stress-loops-sanitized fuzz fuzz-coverage determinism testing-peers bench bench-3.14 bench-3.15 bench-quick bench-instructions bench-shares bench-workers bench-primitives bench-files bench-queues bench-bulk bench-runtime wheels check-wheels sdist check-sdist check-arm64 licenses deny workflows release-check clean
 
 help: ## lists the main targets
 	@awk -F ':.*## ' '/^[a-z0-9.-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -66,18 +66,21 @@ $(MADE)-docs: $(MADE)-venv pyproject.toml
 	$(PIP) install $$($(PY) .ci/requirements.py docs)
 	@touch $@
 
+GUIDES_PIP := $(VENV)/guides/bin/python -m pip --disable-pip-version-check --quiet install --only-binary :all:
+
 # An environment of its own: plugins of what the guides need must not load into our tests.
-$(MADE)-guides: $(MADE)-extension
+$(MADE)-guides: $(MADE)-extension pyproject.toml
 	$(PY) -m venv $(VENV)/guides
-	$(VENV)/guides/bin/python -m pip --disable-pip-version-check --quiet install 'maturin>=1.14,<2' $$($(PY) .ci/requirements.py guides)
-	VIRTUAL_ENV=$(abspath $(VENV)/guides) $(VENV)/guides/bin/maturin develop --release --quiet
+	@packages=$$($(PY) .ci/requirements.py guides); $(GUIDES_PIP) $$packages || for package in $$packages; do \
+	$(GUIDES_PIP) "$$package" 2>/dev/null || echo "$$package has no wheel for this Python: left out"; done
+	$(PY) .ci/install_again.py $(VENV)/guides
 	@touch $@
 
 # The same for other virtual clocks: looptime is a plugin of pytest too.
 $(MADE)-peers: $(MADE)-extension
 	$(PY) -m venv $(VENV)/peers
-	$(VENV)/peers/bin/python -m pip --disable-pip-version-check --quiet install 'maturin>=1.14,<2' looptime aiotools trio anyio
-	VIRTUAL_ENV=$(abspath $(VENV)/peers) $(VENV)/peers/bin/maturin develop --release --quiet
+	$(VENV)/peers/bin/python -m pip --disable-pip-version-check --quiet install looptime aiotools trio anyio
+	$(PY) .ci/install_again.py $(VENV)/peers
 	@touch $@
 
 $(MADE)-test: $(MADE)-demo $(MADE)-lint
@@ -250,7 +253,10 @@ docs: $(MADE)-extension $(MADE)-docs ## builds the documentation into docs/_buil
 	$(PY) -m sphinx -n -W --keep-going --quiet -j auto docs docs/_build
 	@test -f docs/_build/rust/wakeloop/index.html && echo 'docs/_build/index.html'
 
-guides: $(MADE)-guides #- runs the code of every page, those about other people's packages included
+guides: $(MADE)-guides ## runs the code of the documentation's pages, those about other people's packages included
+	$(VENV)/guides/bin/python -m pytest -p no:asyncio -p no:anyio tests/test_guides.py
+
+every-guide: $(MADE)-guides #- the same; a package or a program that a page needs and that is missing is a failure
 	$(VENV)/guides/bin/python -m pytest -p no:asyncio -p no:anyio --every-guide tests/test_guides.py
 
 fuzz: $(MADE)-extension $(MADE)-test ## compares asyncio with wakeloop in a thousand random scenarios of each kind (differential fuzzing)
