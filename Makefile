@@ -26,7 +26,7 @@ CAN_EMBED = $(PY) -c 'import sys, pathlib, sysconfig as s; v = s.get_config_var;
 	sys.exit(not (pathlib.Path(v("LIBDIR")) / v("LDLIBRARY")).exists())'
 
 .DEFAULT_GOAL := help
-.PHONY: help venv build demo docs guides every-guide test test-rust test-python measure loom mutants shuttle miri sanitize sanitize-threads other-systems debug-python debug-tests bench-echo conformance conformance-modes conformance-3.14 conformance-matrix conformance-summed ecosystem extension lint check-free-threaded types soak stress-loops stress-loops-sanitized fuzz fuzz-coverage determinism testing-peers bench bench-3.14 bench-3.15 bench-quick bench-instructions bench-shares bench-workers bench-primitives bench-files bench-queues bench-bulk bench-runtime wheels check-wheels sdist check-sdist check-arm64 licenses deny workflows release-check clean
+.PHONY: help venv build demo docs guides every-guide test test-rust test-rust-with-python test-python measure loom mutants shuttle miri sanitize sanitize-threads other-systems debug-python debug-tests bench-echo conformance conformance-modes conformance-3.14 conformance-matrix conformance-summed ecosystem extension lint check-free-threaded types soak stress-loops stress-loops-sanitized fuzz fuzz-coverage determinism testing-peers bench bench-3.14 bench-3.15 bench-quick bench-instructions bench-shares bench-workers bench-primitives bench-files bench-queues bench-bulk bench-runtime wheels check-wheels sdist check-sdist check-arm64 licenses deny workflows release-check clean
 
 help: ## lists the main targets
 	@awk -F ':.*## ' '/^[a-z0-9.-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -125,11 +125,17 @@ check-free-threaded: #- compiles the extension for free-threaded CPython, with w
 		CARGO_PROFILE_DEV_OPT_LEVEL=0 CARGO_PROFILE_DEV_DEBUG=0 CARGO_INCREMENTAL=0 RUSTC_WORKSPACE_WRAPPER=clippy-driver \
 		cargo rustc --lib --crate-type cdylib --features async-runtimes --quiet -- -D warnings; done
 
-test-rust: $(MADE)-venv ## runs the Rust tests, without and with Python
+# The tests of the runtime use nothing of Python's half. So they run without it, and `make nightly` runs them with it too.
+test-rust: $(MADE)-venv ## runs the Rust tests, of the runtime without Python and of the rest with it
 	cargo test --no-default-features --quiet
 	cargo test --package wakeloop-load --quiet
-	@if $(CAN_EMBED); then echo '$(EMBED) cargo test --features async-runtimes --quiet'; $(EMBED) cargo test --features async-runtimes --quiet; \
+	@if $(CAN_EMBED); then set -ex; $(EMBED) cargo test --features async-runtimes --quiet --lib --test async_runtimes; \
+	$(EMBED) cargo test --features async-runtimes --quiet --doc; \
 	else echo "skipped: cargo test with the python feature ($(PYTHON) has no library to link)"; fi
+
+test-rust-with-python: $(MADE)-venv #- runs all the Rust tests in a build with Python
+	@if $(CAN_EMBED); then set -x; $(EMBED) cargo test --features async-runtimes --quiet; \
+	else echo "skipped: $(PYTHON) has no library to link"; fi
 
 test-python: $(MADE)-extension $(MADE)-test ## runs the Python tests, and a part of CPython's own asyncio tests
 	$(PY) -m pytest
