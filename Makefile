@@ -26,7 +26,7 @@ CAN_EMBED = $(PY) -c 'import sys, pathlib, sysconfig as s; v = s.get_config_var;
 	sys.exit(not (pathlib.Path(v("LIBDIR")) / v("LDLIBRARY")).exists())'
 
 .DEFAULT_GOAL := help
-.PHONY: help venv build demo docs guides every-guide test test-rust test-rust-with-python test-python measure loom mutants shuttle miri sanitize sanitize-threads other-systems debug-python debug-tests bench-echo conformance conformance-modes conformance-3.14 conformance-matrix conformance-summed ecosystem extension lint check-free-threaded types soak stress-loops stress-loops-sanitized fuzz fuzz-coverage determinism testing-peers bench bench-3.14 bench-3.15 bench-quick bench-instructions bench-shares bench-workers bench-primitives bench-files bench-queues bench-bulk bench-runtime wheels check-wheels sdist check-sdist check-arm64 licenses deny workflows release-check clean
+.PHONY: help tools environment build requirements demo docs guides every-guide test test-rust test-rust-with-python test-python conformance-quick measure loom mutants shuttle miri sanitize sanitize-threads other-systems debug-python debug-tests bench-echo conformance conformance-modes conformance-3.14 conformance-matrix conformance-summed ecosystem extension lint check-free-threaded types soak stress-loops stress-loops-sanitized fuzz fuzz-coverage determinism testing-peers bench bench-3.14 bench-3.15 bench-quick bench-instructions bench-shares bench-workers bench-primitives bench-files bench-queues bench-bulk bench-runtime wheels check-wheels sdist check-sdist check-arm64 licenses deny workflows release-check clean
 
 help: ## lists the main targets
 	@awk -F ':.*## ' '/^[a-z0-9.-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -34,8 +34,17 @@ help: ## lists the main targets
 
 # -- what is built -------------------------------------------------------------------------------------------------
 
-$(MADE)-venv:
+# rustup's cargo is on the path even if its toolchains are not where it looks for them.
+tools: #- says what is missing to build wakeloop here
 	@command -v cargo >/dev/null || { echo "wakeloop is built from Rust source: install cargo (1.95 or newer) first"; exit 1; }
+	@cargo --version >/dev/null && rustc --version >/dev/null || { echo "cargo and rustc are on the path, but do not run, as \
+	they say above. If rustup's toolchains are not in $$HOME/.rustup, set RUSTUP_HOME; if cargo's files are not in \
+	$$HOME/.cargo, set CARGO_HOME"; exit 1; }
+	@command -v cc >/dev/null || { echo "Rust programs are linked by cc: install gcc or clang"; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "$(PYTHON) is not CPython 3.11 or newer: \
+	say make $(MAKECMDGOALS) PYTHON=/path/to/python3"; exit 1; }
+
+$(MADE)-venv: | tools
 	$(PYTHON) -m venv $(VENV) || { echo "$(PYTHON) cannot make virtual environments: install its venv package"; exit 1; }
 	$(PIP) install 'maturin>=1.14,<2'
 	@touch $@
@@ -95,14 +104,20 @@ $(MADE)-release: $(MADE)-wheels
 	$(PIP) install $$($(PY) .ci/requirements.py release)
 	@touch $@
 
+environment: $(MADE)-lint #- makes .venv, with what `make lint` needs
+
 build: $(MADE)-extension ## builds the release extension into .venv
+
+requirements: $(MADE)-test $(MADE)-docs #- installs what the tests and the documentation need into .venv
 
 # -- demo and tests ------------------------------------------------------------------------------------------------
 
 demo: $(MADE)-extension $(MADE)-demo ## compares real services on asyncio, uvloop and wakeloop; writes demo.png
 	$(PY) benchmarks/demo.py
 
-test: lint types test-rust test-python extension ## runs everything that a change must pass
+# Its parts are targets of this file; tests/gate has their list.
+test: tools ## runs everything that a change must pass, and ends with a table
+	@$(PYTHON) -m tests.gate
 
 lint: $(MADE)-lint ## checks the formatting, the structure of the source, and the Rust code with clippy
 	cargo fmt --all --check
@@ -137,8 +152,11 @@ test-rust-with-python: $(MADE)-venv #- runs all the Rust tests in a build with P
 	@if $(CAN_EMBED); then set -x; $(EMBED) cargo test --features async-runtimes --quiet; \
 	else echo "skipped: $(PYTHON) has no library to link"; fi
 
-test-python: $(MADE)-extension $(MADE)-test ## runs the Python tests, and a part of CPython's own asyncio tests
-	$(PY) -m pytest
+# `make types` and `make guides` run the two files that are left out here.
+test-python: $(MADE)-extension $(MADE)-test ## runs the Python tests
+	$(PY) -m pytest --ignore tests/test_typing.py --ignore tests/test_guides.py
+
+conformance-quick: $(MADE)-extension $(MADE)-test ## runs a part of CPython's own asyncio tests, and none of them twice
 	$(PY) -m tests.conformance --quick
 
 # Other processes count here. So these tests measure several times, compare the median with a bound, and run alone.
@@ -254,7 +272,8 @@ types: $(MADE)-extension $(MADE)-test ## checks types: mypy over the package and
 
 # Rust's documentation first: the site has it under rust/.
 docs: $(MADE)-extension $(MADE)-docs ## builds the documentation into docs/_build; a warning is an error
-	PYO3_PYTHON=$(abspath $(PY)) RUSTDOCFLAGS='-D warnings -A rustdoc::private_intra_doc_links' cargo doc --no-deps --lib --features async-runtimes --quiet --target-dir target/docs
+	PYO3_PYTHON=$(abspath $(PY)) RUSTDOCFLAGS='-D warnings -A rustdoc::private_intra_doc_links' CARGO_BUILD_BUILD_DIR=$(or $(CARGO_TARGET_DIR),target) \
+		cargo doc --no-deps --lib --features async-runtimes --quiet --target-dir target/docs
 	@rm -rf docs/_build target/docs/site && mkdir -p target/docs/site && cp -r target/docs/doc target/docs/site/rust
 	$(PY) -m sphinx -n -W --keep-going --quiet -j auto docs docs/_build
 	@test -f docs/_build/rust/wakeloop/index.html && echo 'docs/_build/index.html'

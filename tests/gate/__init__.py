@@ -1,0 +1,1 @@
+"""The gate that each change must pass: `make test`."""
