@@ -1,4 +1,6 @@
-"""`make test`: what it reads of the runners, what it does when a part fails, and where else its parts are named."""
+"""`make test` and `make nightly`: what they read of the runners, what they do when a part fails, and where else their
+parts are named.
+"""
 
 import os
 import re
@@ -12,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.gate import __main__ as gate
+from tests.gate import nightly
 from tests.gate.closing import closing, last_line
 
 pytestmark = pytest.mark.native
@@ -114,6 +117,7 @@ def make(tmp_path, monkeypatch):
     program(tmp_path, "make", f'for part; do case $part in -*) ;; *) . "{tmp_path}/scripts/$part";; esac; done')
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.setattr(gate, "LOGS", tmp_path / "logs")
+    monkeypatch.setattr(nightly, "RECORDS", tmp_path / "records")
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     yield Commands(tmp_path)
     for number, handler in handlers.items():
@@ -204,6 +208,56 @@ def test_files_that_are_left_in_the_temporary_folder_or_the_home_fail_the_gate(m
     assert re.search(r"^left behind +FAILED +wakeloop-1 in TMPDIR, ~/\.ipython$", out, re.MULTILINE)
 
 
+# -- the long parts --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def run_nightly(make, monkeypatch, capsys):
+    def run(*arguments, commit="abc", known=("loom", "miri")):
+        monkeypatch.setattr(nightly, "PARTS", {part: (part,) for part in known})
+        monkeypatch.setattr(nightly, "commit", lambda: commit)
+        monkeypatch.setattr(sys, "argv", ["nightly", *arguments])
+        return nightly.main(), capsys.readouterr().out
+
+    return run
+
+
+def test_a_part_runs_once_on_a_commit_unless_it_is_asked_for(make, run_nightly):
+    make["loom"] = "echo 'test result: ok. 41 passed; 0 failed; 0 ignored; 0 measured; 9 filtered out'"
+    make["miri"] = "echo 'skipped: no miri'"
+    code, out = run_nightly()
+    assert code == 0
+    assert re.search(r"^loom  ok       \S+ \S+  abc +0  test result: ok. 41 passed", out, re.MULTILINE)
+    assert re.search(r"^miri  skipped  ", out, re.MULTILINE)
+    make["loom"] = "echo loom runs again; exit 3"
+    assert "loom has run on abc\n" in run_nightly()[1]
+    code, out = run_nightly("loom")
+    assert code == 1 and re.search(r"^loom  FAILED  .* loom runs again$", out, re.MULTILINE)
+    assert "\n== loom\n" in run_nightly(commit="def")[1]
+
+
+def test_a_tree_with_changes_does_not_count_as_a_commit(make, run_nightly):
+    make["loom"] = make["miri"] = "echo runs"
+    run_nightly(commit="abc-dirty")
+    assert "has run" not in run_nightly(commit="abc-dirty")[1]
+
+
+def test_the_report_has_every_part_and_runs_none(make, run_nightly):
+    make["loom"] = "echo runs"
+    run_nightly("loom")
+    code, out = run_nightly("--report", commit="def")
+    assert code == 0 and "== loom" not in out
+    assert re.search(r"^loom  ok +\S+ \S+  abc +0  runs$", out, re.MULTILINE)
+    assert re.search(r"^miri  never ran$", out, re.MULTILINE)
+
+
+def test_an_interrupted_part_is_not_recorded(make, monkeypatch, run_nightly, tmp_path):
+    make["loom"] = f"kill -TERM {os.getpid()}; sleep 1000"
+    code, out = run_nightly("loom")
+    assert code == 130 and "loom was interrupted" in out
+    assert not (tmp_path / "records" / "loom.json").exists()
+
+
 # -- one gate --------------------------------------------------------------------------------------------------------
 
 
@@ -212,7 +266,8 @@ def targets():
 
 
 def test_every_part_is_a_target_of_the_makefile():
-    assert set(PARTS) - targets() == set()
+    nightly_targets = {target for part in nightly.PARTS.values() for target in part if "=" not in target}
+    assert (set(PARTS) | nightly_targets) - targets() == set()
     assert (gate.NEEDED | gate.TESTS) - set(PARTS) == set()
     assert len(PARTS) == len(set(PARTS))
 
@@ -237,6 +292,15 @@ def test_the_page_of_development_lists_the_parts_of_the_gate():
     page = (ROOT / "docs" / "development.md").read_text()
     row = re.search(r"^\| `make test` \|.*$", page, re.MULTILINE)[0]
     assert re.findall(r"`([a-z-]+)`", row.partition(": ")[2].partition(".")[0]) == PARTS
+
+
+def test_the_page_of_development_and_the_scheduled_workflow_have_the_long_parts():
+    page = (ROOT / "docs" / "development.md").read_text()
+    paragraph = re.search(r"^The long parts are (.*?)\n\n", page, re.MULTILINE | re.DOTALL)[1]
+    assert re.findall(r"`([a-z0-9-]+)`", paragraph.partition(". ")[0]) == list(nightly.PARTS)
+    workflow = (ROOT / ".github" / "workflows" / "nightly.yml").read_text()
+    block = re.search(r"^        part:\n((?:          - .*\n)+)", workflow, re.MULTILINE)[1]
+    assert re.findall(r"- (\S+)", block) == list(nightly.PARTS)
 
 
 # -- what is missing -------------------------------------------------------------------------------------------------
