@@ -16,7 +16,7 @@ pytestmark = [
 ]
 
 PRELUDE = """
-    import math, socket
+    import contextvars, math, socket
     from tests.support import no_memory
 
     loop = new_loop()
@@ -86,7 +86,16 @@ def test_a_loop_without_memory_raises(loop_name):
                 lambda handles: handles[1].when(),
                 lambda handles: [handle.cancel() for handle in handles],
             )),
+            "readers and writers": (lambda: socket.socketpair(), each(
+                lambda pair: loop.add_reader(pair[0], nothing, 1, 2, 3),
+                lambda pair: loop.add_writer(pair[0].fileno(), nothing, 1),
+                lambda pair: loop._add_writer(pair[1], nothing, context=contextvars.copy_context()),
+                lambda pair: loop.remove_reader(pair[0]),
+                lambda pair: loop.remove_writer(pair[0].fileno()),
+            )),
             "errors": (lambda: loop, each(
+                lambda loop: loop._add_reader(0),
+                lambda loop: loop._add_writer(0, nothing, other=1),
                 lambda loop: loop.call_soon(),
                 lambda loop: loop.call_later(None, nothing),
                 lambda loop: loop.call_soon(nothing, context=5),

@@ -160,6 +160,26 @@ PROGRAM = """
                 sending.result()
         await sending
 
+    async def write_pieces(stream):
+        await stream.write_all(*[bytearray(b"hi") for _ in range(50)])
+        assert await stream.readexactly(100) == b"hi" * 50
+
+    async def streams():
+        return await wakeloop.open_connection(*ECHO)
+
+    async def writelines(streams):
+        reader, writer = streams
+        writer.writelines([bytearray(b"hi") for _ in range(50)])
+        await writer.drain()
+        assert await reader.readexactly(100) == b"hi" * 50
+
+    def until(separator):
+        async def call(streams):
+            reader, writer = streams
+            writer.write(b"first|rest")
+            assert await reader.readuntil(separator) == b"first|"
+        return call
+
     async def a_queue():
         return wakeloop.Queue(1)
 
@@ -310,8 +330,13 @@ PROGRAM = """
         "stream read": (a_stream, request(b"hi", lambda stream: stream.read(9))),
         "stream readexactly": (a_stream, request(b"hi", lambda stream: stream.readexactly(2))),
         "stream readline": (a_stream, request(b"hi\\n", lambda stream: stream.readline())),
+        "stream readuntil": (a_stream, request(b"hi|", lambda stream: stream.readuntil((b"\\n", bytearray(b"|"))))),
         "stream read_frame": (a_stream, request(b"\\0\\0\\0\\2hi", lambda stream: stream.read_frame())),
         "stream write_all": (a_stream, write_all),
+        "stream write_all of pieces": (a_stream, write_pieces),
+        "writelines": (streams, writelines),
+        "readuntil": (streams, until(b"|")),
+        "readuntil of several": (streams, until((b"\\n", b"|") if sys.version_info >= (3, 13) else bytearray(b"|"))),
         "queue get": (a_queue, queue_get),
         "queue put": (a_queue, queue_put),
         "queue of a thread": (with_thread(a_queue, lambda queue: queue.put_nowait(5)), queue_from_a_thread),
@@ -347,8 +372,13 @@ NAMES = [
     "stream read",
     "stream readexactly",
     "stream readline",
+    "stream readuntil",
     "stream read_frame",
     "stream write_all",
+    "stream write_all of pieces",
+    "writelines",
+    "readuntil",
+    "readuntil of several",
     "queue get",
     "queue put",
     "queue of a thread",

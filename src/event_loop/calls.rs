@@ -21,7 +21,9 @@ use super::clock::monotonic;
 use super::core::inbox::THROUGH_INBOX;
 use super::core::loop_clock::custom_time;
 use super::core::loop_ref::LoopRef;
+use super::core::watched_fd::Direction;
 use super::core::{Core, Entry, closed};
+use super::event_loop::add_watch;
 use super::futures::new_future;
 use super::handle::layout::{Deadline, Handle, HandleRef, Parts, ThreadSafeHandle, TimerHandle};
 use super::support::call_support;
@@ -481,6 +483,16 @@ pub(crate) const METHODS: &[Method<Core>] = &[
     ),
     CALL_AT,
     TIME,
+    Method::fast(
+        c"_add_reader",
+        |core: Loop<'_>, arguments: Arguments<'_>| add_watch(core, Direction::Read, "_add_reader", arguments),
+        c"_add_reader(fd, callback, *args, context=None)\n\nCall the callback whenever the descriptor is readable.",
+    ),
+    Method::fast(
+        c"_add_writer",
+        |core: Loop<'_>, arguments: Arguments<'_>| add_watch(core, Direction::Write, "_add_writer", arguments),
+        c"_add_writer(fd, callback, *args, context=None)\n\nCall the callback whenever the descriptor is writable.",
+    ),
     Method::no_args(c"get_debug", |core: Loop<'_>| core.is_debug(), c"True in debug mode."),
     Method::no_args(c"is_closed", |core: Loop<'_>| core.is_closed(), c"True once the loop was closed."),
     Method::no_args(

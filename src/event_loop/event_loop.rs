@@ -23,14 +23,16 @@ use super::handle::layout::{Handle, Parts};
 use super::sock::call::{Action, SockCall};
 use super::sock::file_transfer::FileTransfer;
 use super::source::{SourceKind, Status};
+use super::support::call_support;
 use super::watch;
 use super::{stepping, turn};
-use crate::capi::call::{given_or_copied, guard};
+use crate::capi::call::guard;
 use crate::capi::error::{exception, raise_io};
 use crate::capi::fallible::{dict, list, py_tuple};
-use crate::capi::imports::{imports, support};
+use crate::capi::imports::imports;
+use crate::capi::recycle::context::context_for;
 use crate::capi::section;
-use crate::capi::{Fallible, Fatal, Raised, Ref};
+use crate::capi::{Arguments, Fallible, Fatal, Raised, Ref, This};
 
 /// The native half of wakeloop.EventLoop.
 #[pyclass(module = "wakeloop._core", name = "EventLoop", subclass, frozen)]
@@ -273,35 +275,11 @@ impl EventLoop {
     /// Do nothing. asyncio's TimerHandle calls this when it is cancelled, and such handles are never in our heap.
     fn _timer_handle_cancelled(&self, _handle: Bound<'_, PyAny>) {}
 
-    #[pyo3(signature = (fd, callback, *args, context=None))]
-    fn _add_reader<'py>(
-        slf: &Bound<'py, Self>,
-        fd: &Bound<'py, PyAny>,
-        callback: Bound<'py, PyAny>,
-        args: &Bound<'py, PyTuple>,
-        context: Option<Bound<'py, PyAny>>,
-    ) -> PyResult<Bound<'py, PyAny>> {
-        let _held = slf.get().core.enter();
-        add_watch(slf, fd, Direction::Read, callback, args, context)
-    }
-
     /// The loop itself watches this descriptor, for signals or for the end of a child process. So it does not make a
     /// busy loop poll in every turn.
     fn _watches_itself(&self, fd: RawFd) {
         let _held = self.core.enter();
         self.core.fds.set_internal(fd);
-    }
-
-    #[pyo3(signature = (fd, callback, *args, context=None))]
-    fn _add_writer<'py>(
-        slf: &Bound<'py, Self>,
-        fd: &Bound<'py, PyAny>,
-        callback: Bound<'py, PyAny>,
-        args: &Bound<'py, PyTuple>,
-        context: Option<Bound<'py, PyAny>>,
-    ) -> PyResult<Bound<'py, PyAny>> {
-        let _held = slf.get().core.enter();
-        add_watch(slf, fd, Direction::Write, callback, args, context)
     }
 
     /// Stop watching for reading. A listener counts as a reader. True if there was one.
@@ -614,27 +592,27 @@ fn set_attribute(
     Ok(())
 }
 
-fn add_watch<'py>(
-    slf: &Bound<'py, EventLoop>,
-    fd: &Bound<'py, PyAny>,
+/// `_add_reader` and `_add_writer`. pyo3 would make a tuple of the callback's arguments, and panic without memory for it.
+pub(super) fn add_watch(
+    core: This<'_, Core>,
     direction: Direction,
-    callback: Bound<'py, PyAny>,
-    args: &Bound<'py, PyTuple>,
-    context: Option<Bound<'py, PyAny>>,
-) -> PyResult<Bound<'py, PyAny>> {
-    let (py, core) = (slf.py(), &slf.get().core);
+    function: &str,
+    arguments: Arguments<'_>,
+) -> Result<Ref, Raised> {
+    let context = arguments.context(function)?;
+    arguments.at_least(1, function, "fd")?;
+    arguments.at_least(2, function, "callback")?;
+    let &[file, callback, ref rest @ ..] = arguments.rest(0) else { return Err(Raised) };
     core.check_usable()?;
-    let file = (!fd.is_instance_of::<pyo3::types::PyInt>()).then(|| fd.clone().into());
-    let fd = descriptor(fd)?;
-    let arguments = Ref::from(args.clone().into_any());
-    let arguments = arguments.tuple_items().unwrap_or_default();
-    let context = given_or_copied(context)?;
-    let parts = Parts { event_loop: core.loop_ref(), callback: callback.into(), arguments, context };
+    let fd = descriptor(&file.bind(core.py()))?;
+    let file = file.saturating_int().is_none().then(|| file.to_owned());
+    let context = context_for(context)?;
+    let parts =
+        Parts { event_loop: core.loop_ref(), callback: callback.to_owned(), arguments: rest, context };
     let handle = Handle::create_repeated(parts)?;
     if core.is_debug() {
-        let stack = support(py, "caller_stack")?.call0()?;
-        handle.set_source_traceback(Some(stack.into()));
+        handle.set_source_traceback(Some(call_support(core.py(), "caller_stack", &[])?));
     }
-    watch::add(core, fd, direction, &handle, file)?;
-    Ok(handle.object().bind(py).clone())
+    watch::add(&core, fd, direction, &handle, file)?;
+    Ok(handle.into_object())
 }
