@@ -267,8 +267,10 @@ impl Writer<'_> {
     /// A worker's track: it polls a task, sleeps, or looks for one.
     fn write_worker(&mut self, worker: &Track) {
         let mut state: Option<(State, u64)> = None;
+        let mut now = 0;
         for event in &worker.events {
-            let now = self.nanos(event.ticks);
+            // Never back, as in `LoopTrack::write`.
+            now = now.max(self.nanos(event.ticks));
             let next = match event.kind() {
                 Some(Kind::TaskPoll) => Some(State::TaskPoll(event.number())),
                 Some(Kind::Park) => Some(State::Parked),
@@ -294,9 +296,11 @@ impl Writer<'_> {
         // The loop that has the GIL, and since when; and since when each loop polls.
         let mut holder: Option<(u64, u64)> = None;
         let mut polls: HashMap<u64, u64> = HashMap::new();
-        let mut free_since = 0;
+        let (mut free_since, mut now) = (0, 0);
         for event in &self.snapshot.loops {
-            let (track, now) = (event.track(), self.nanos(event.ticks));
+            // Never back, as in `LoopTrack::write`.
+            now = now.max(self.nanos(event.ticks));
+            let track = event.track();
             let waited = match event.kind() {
                 Some(Kind::Polled) => event.number().checked_sub(1),
                 _ => None,
@@ -616,6 +620,22 @@ mod tests {
             r#"event loop 110.000 890.000 "thread":11"#,
         ];
         assert_eq!(elements(&snapshot(&events), GIL), expected);
+    }
+
+    #[test]
+    fn the_tracks_of_the_gil_and_of_a_worker_never_go_back_in_time() {
+        let mut snapshot = snapshot(&[
+            (10, Kind::Callback, TURN, 1),
+            (40, Kind::Callback, 1, 1),
+            (38, Kind::Callback, 0, 1),
+            (50, Kind::Poll, 0, 0),
+        ]);
+        let events = [(5, Kind::Park), (10, Kind::Unpark), (8, Kind::Park), (12, Kind::Unpark)];
+        let events = events.map(|(ticks, kind)| event(ticks, kind, 0, 0)).to_vec();
+        snapshot.workers.push(Track { thread: 33, name: "worker".to_owned(), events });
+        let expected = [r#"event loop 10.000 30.000 "thread":11"#, r#"event loop 40.000 10.000 "thread":11"#];
+        assert_eq!(elements(&snapshot, GIL), expected);
+        assert_eq!(elements(&snapshot, 33), ["parked 5.000 5.000", "parked 10.000 2.000"]);
     }
 
     #[test]
