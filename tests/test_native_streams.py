@@ -158,11 +158,13 @@ def test_random_reads_return_what_asyncios_reader_returns(run, looks_inside):
 
 @pytest.mark.parametrize("name", ["readline", "__anext__"])
 def test_readline_handles_an_exception_that_set_exception_gives_it_while_it_waits(run, name):
-    async def read(kind, exception):
+    async def read(kind, exception, later=None):
         reader = kind(limit=10)
         task = asyncio.ensure_future(getattr(reader, name)())
         await turns()
         reader.set_exception(exception)
+        if later is not None:
+            reader.set_exception(later)
         await asyncio.wait([task])
         return outcome(task), repr(reader)
 
@@ -172,7 +174,9 @@ def test_readline_handles_an_exception_that_set_exception_gives_it_while_it_wait
             lambda: asyncio.LimitOverrunError("too long", 3),
             lambda: OSError("broken"),
         ):
-            assert await read(wakeloop.StreamReader, make()) == await read(asyncio.StreamReader, make())
+            for later in (None, OSError("later"), asyncio.IncompleteReadError(b"later", 9)):
+                expected = await read(asyncio.StreamReader, make(), later)
+                assert await read(wakeloop.StreamReader, make(), later) == expected
         assert (await read(wakeloop.StreamReader, asyncio.IncompleteReadError(b"part", 9)))[0] == (bytes, b"part")
 
     run(main())

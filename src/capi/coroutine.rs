@@ -163,10 +163,10 @@ pub(crate) trait Coroutine: Native {
         None
     }
 
-    /// Does it handle this exception, with which its wait has failed? Then `throw` takes a step, as a coroutine that has
-    /// awaited the future in a `try` block.
-    fn handles(&self, _exception: &Ref) -> bool {
-        false
+    /// Continues after an exception that was thrown into its wait, if it handles that, as a coroutine that waits in a
+    /// `try` block.
+    fn handle(_this: This<'_, Self>, _exception: &Ref) -> Option<Result<Step, Raised>> {
+        None
     }
 
     /// As [`Dealloc::weaklist`].
@@ -233,7 +233,13 @@ fn end<T: Coroutine>(coroutine: &T) {
 #[inline(always)]
 pub(crate) fn advance<T: Coroutine>(this: This<'_, T>, sent: Borrowed<'_>) -> Result<Step, Raised> {
     this.awaited().begun.set(true);
-    let step = match T::step(this, sent) {
+    settle(this, T::step(this, sent))
+}
+
+/// Ends the coroutine if the step was its last.
+#[inline(always)]
+fn settle<T: Coroutine>(this: This<'_, T>, step: Result<Step, Raised>) -> Result<Step, Raised> {
+    let step = match step {
         Ok(step) => step,
         Err(raised) => return Err(fail(this, raised)),
     };
@@ -309,8 +315,8 @@ fn throw<T: Coroutine>(this: This<'_, T>, arguments: Arguments<'_>) -> Result<Re
             .call_method(&imports().throw, &[exception.borrow()])
             .inspect_err(|Raised| undisturbed(|| end(this.fields())));
     }
-    if this.handles(&exception) {
-        return send(this, Borrowed::none());
+    if let Some(step) = T::handle(this, &exception) {
+        return settle(this, step)?.yielded().map_err(raise_stop);
     }
     end(this.fields());
     Err(raise(exception))

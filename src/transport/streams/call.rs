@@ -351,14 +351,25 @@ impl Coroutine for Call {
         visitor.slots([&self.owner, &self.waiter]);
     }
 
-    /// A task throws what `set_exception` has given to the future.
-    fn handles(&self, exception: &Ref) -> bool {
-        let owner = self.owner.get().filter(|_| self.phase.get() == Phase::Waiting);
-        owner.as_ref().and_then(|owner| owner.downcast::<Reader>()).is_some_and(|reader| {
-            self.may_handle_exception(&reader)
-                && reader.waiter.is_empty()
-                && reader.exception.get().is_some_and(|given| given.is(exception))
-        })
+    /// asyncio's `readline` catches some exceptions. A task throws what `set_exception` has given to the future.
+    fn handle(this: This<'_, Self>, exception: &Ref) -> Option<Result<Step, Raised>> {
+        if !matches!(this.kind(), Kind::Line | Kind::Next) || this.phase.get() != Phase::Waiting {
+            return None;
+        }
+        let caught = [&imports().incomplete_read, &imports().limit_overrun];
+        if !caught.into_iter().any(|class| exception.is_instance_of(class)) {
+            return None;
+        }
+        let owner = this.owner.get()?;
+        let reader = owner.downcast::<Reader>()?;
+        this.phase.set(Phase::Running);
+        this.stop_waiting(&reader);
+        // asyncio's coroutine raises the reader's exception in the same place, in its first step.
+        let kept = reader.exception.take();
+        reader.exception.set(Some(exception.clone_ref()));
+        let step = Call::pass_on(this, &owner);
+        reader.exception.set(kept);
+        Some(step)
     }
 
     fn delegate(&self) -> Option<Ref> {
