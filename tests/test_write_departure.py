@@ -83,6 +83,25 @@ def test_on_a_new_connection_every_write_has_left_when_it_returns(run, connected
     run(main())
 
 
+@pytest.mark.parametrize("size", [4_096, 16_384])
+def test_on_a_new_connection_many_big_writes_have_left_when_they_return(run, connected, size):
+    """Also in the second step that writes."""
+
+    def burst(transport, peer):
+        for _ in range(100):
+            transport.write(bytes(size))
+            assert len(arrived(peer)) == size
+
+    async def main():
+        with connected() as (sock, peer):
+            transport, protocol = await open_transport(sock)
+            for _ in range(2):
+                await step(lambda: burst(transport, peer))
+            await close(protocol)
+
+    run(main())
+
+
 def test_a_write_in_data_received_has_left_when_it_returns(run, connected):
     seen = []
 
@@ -408,8 +427,8 @@ def test_buffer_size_and_limits_are_those_of_writes_that_were_sent(run, connecte
     run(main())
 
 
-@pytest.mark.parametrize("size", [100, 5_000, 70_000])
-@pytest.mark.parametrize("count", [2, 40])
+@pytest.mark.parametrize("size", [100, 5_000, 16_384, 70_000])
+@pytest.mark.parametrize("count", [2, 14, 40])
 def test_the_memory_of_a_connection_whose_peer_does_not_read_stays_within_its_limits(run, connected, size, count):
     """Also where the writes of a step come in a number that the connection is used to."""
 

@@ -79,6 +79,12 @@ impl WriteBuffer {
         self.len() == 0
     }
 
+    /// Are there as many objects as one system call takes?
+    #[inline(always)]
+    pub(crate) fn fills_a_call(&self) -> bool {
+        self.with(|pieces| pieces.queue.len() >= PIECES)
+    }
+
     /// Appends `bytes` without its first `sent` bytes.
     ///
     /// The object must be a `bytes` (or a subclass) with more than `sent` bytes.

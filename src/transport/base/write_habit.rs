@@ -14,10 +14,16 @@
 //! | 2 and 5 | the same: the shorter one counts |
 //! | 3 and 3 | the same: the third is sent at once |
 //! | 5 and 5 | the same, and then the third and fourth are held, and the fifth sends them |
+//! | both filled the socket | the same, and then all others are held |
 //!
 //! - Bursts that follow received data, such as responses, and bursts without new data, such as events that a server
 //!   pushes, are habits of their own.
-//! - A burst ends with its step, and with a pause of more than [`quick`]. After that, nothing in the step is held.
+//! - What is held is sent as soon as it is enough for one system call ([`may_wait`]).
+//! - A burst ends with its step, and with a pause of more than [`quick`] after a write or a send. After that, nothing
+//!   in the step is held.
+//! - A burst of more than two writes that fills the socket has no known length: it is *endless*. If endless bursts are
+//!   expected, a burst of more than two writes is one more of them, and its last writes are held for the end of the
+//!   step. If that comes later than [`quick`], the guess was wrong.
 //! - A guess that was wrong ends both habits: what is held is sent at the end of the step at the latest, and the
 //!   following writes are sent at once, until there were two longer bursts again.
 //! - A new connection has the habits of the last one that its listener has accepted.
@@ -37,10 +43,31 @@ const QUICK: u32 = 12;
 /// The write of a burst that sends the first one.
 const PAIR: u16 = 2;
 
+/// The length of a burst whose end is not known.
+const ENDLESS: u16 = u16::MAX;
+
 /// The longest time between two writes of a burst, in ticks of the processor's counter.
 #[inline(always)]
 fn quick() -> u64 {
     ticks_per_second() >> QUICK
+}
+
+/// From this size on, more data in one system call does not make it much cheaper.
+const GROUP: usize = 256 * 1024;
+
+/// May `held` bytes, of which `before` were held before the last write, wait for the next one?
+///
+/// In asyncio they would be in the kernel, as far as that has room. So more than the high-water mark `high` may wait
+/// only if the kernel has room for the rest: then asyncio would not have paused the protocol either. The kernel is
+/// asked once for each group.
+#[inline(always)]
+pub(crate) fn may_wait(
+    before: usize,
+    held: usize,
+    high: usize,
+    has_room: impl FnOnce(usize) -> bool,
+) -> bool {
+    held < GROUP && (held <= high || before > high || has_room(GROUP - high))
 }
 
 /// When a write leaves.
@@ -111,7 +138,7 @@ pub(crate) struct WriteHabit {
     shared: Option<SharedHabits>,
     /// The step of the burst.
     step: Cell<u64>,
-    /// The time of its last write, in ticks.
+    /// The time of its last write, or of the end of the last send, in ticks.
     written: Cell<u64>,
     /// The number of its writes. 0 if it is over.
     count: Cell<u16>,
@@ -141,15 +168,35 @@ impl WriteHabit {
     /// A write in the step with this number, at this time in ticks.
     #[inline(always)]
     pub(crate) fn next(&self, step: u64, now: u64) -> Departure {
-        let pause = now.wrapping_sub(self.written.replace(now));
+        let paused = self.has_paused(now);
+        self.written.set(now);
         if step != self.step.get() {
             self.begin(step);
-        } else if self.count.get() == 0 || pause > quick() {
+        } else if self.count.get() == 0 || paused {
             return self.after_pause();
         }
-        let count = self.count.get().saturating_add(1);
-        self.count.set(count);
+        // A burst has an end until the socket is full.
+        self.count.set(self.count.get().saturating_add(1).min(ENDLESS - 1));
         if self.is_waiting() { Departure::WithNext } else { Departure::Now }
+    }
+
+    /// A send has ended: the time that it took is no pause of the program. If the socket is `full`, it is not known how
+    /// many writes the burst would have had.
+    #[inline(always)]
+    pub(crate) fn note_sent(&self, now: u64, full: bool) {
+        self.written.set(now);
+        if full {
+            self.count_as_endless();
+        }
+    }
+
+    /// The step has ended, and what is held is sent without the write that was due.
+    pub(crate) fn end_step(&self, now: u64) {
+        if self.expected.get() < ENDLESS || self.count.get() <= PAIR || self.has_paused(now) {
+            self.forget();
+        } else {
+            self.count_as_endless();
+        }
     }
 
     /// The same while a batch of received messages is delivered. If the protocol has answered each message of the last
@@ -188,6 +235,18 @@ impl WriteHabit {
         self.end_burst();
         self.expected.set(0);
         Departure::Now
+    }
+
+    #[inline(always)]
+    fn has_paused(&self, now: u64) -> bool {
+        now.wrapping_sub(self.written.get()) > quick()
+    }
+
+    /// A pair stays one.
+    fn count_as_endless(&self) {
+        if self.count.get() > PAIR {
+            self.count.set(ENDLESS);
+        }
     }
 
     /// Does the last write of the burst wait for the next one?
@@ -232,7 +291,7 @@ mod tests {
 
     /// A connection's life, as one line each: `r` receives, `.` ends the step, `~` is a pause, `w` is a write. Capitals
     /// are what is expected: `H` a write that is held, `S` one that is sent. `!` says that what is held is sent at the
-    /// end of the step.
+    /// end of the step, `f` that it is sent and fills the socket, and `+` that a send takes long.
     fn play(habit: &WriteHabit, script: &str) {
         let (mut step, mut now) = (1, 1_000_000);
         for (index, action) in script.char_indices() {
@@ -241,9 +300,14 @@ mod tests {
                 'r' => habit.note_received(),
                 '.' => step += 1,
                 '~' => now += 2 * quick(),
+                'f' => habit.note_sent(now, true),
+                '+' => {
+                    now += 2 * quick();
+                    habit.note_sent(now, false);
+                }
                 '!' => {
                     assert!(habit.is_waiting(), "nothing is held at {index} of {script}");
-                    habit.forget();
+                    habit.end_step(now);
                     step += 1;
                 }
                 'H' => assert_eq!(habit.next(step, now), Departure::WithNext, "at {index} of {script}"),
@@ -281,6 +345,20 @@ mod tests {
             // The rest of a long burst does not come.
             "SSSS. SSSS. HSHS. HSH! S. S",
             "SSSS. SSSS. HSHS. HS~S. HS. HS",
+            // The time of a send is no pause.
+            "SSS+SS. S+SSSS. HSHHS",
+            // Two bursts that filled the socket: the end of the next one is not known.
+            "SSSf. SSSSSf. HSHHHHHHf. HSHHHHHHf. HSHH",
+            "SSSf. SSSS. HSHS. HSHSf. HSHS",
+            "SSSf. SSSf. HSHHHHH! HSHHH! HSHf. HSH",
+            // Such a burst has more than two writes.
+            "Sf. Sf. S. S",
+            "SSf. SSf. HSSSf. HSS",
+            "SSSf. SSSf. H! S. S. SS. SS. HS",
+            "SSSf. SSSf. HS. HSS. HSS",
+            // It is not expected again once a write has waited for long.
+            "SSSf. SSSf. HSHH~! S. S. SS",
+            "SSSf. SSSf. HSHH~S SS. SS. SS. HS",
         ] {
             play(&WriteHabit::default(), script);
         }
@@ -293,6 +371,39 @@ mod tests {
             let habit = WriteHabit::of_listener(shared.clone());
             play(&habit, script);
             habit.end();
+        }
+    }
+
+    #[test]
+    fn more_than_the_high_water_mark_waits_only_where_the_kernel_has_room() {
+        const KIB: usize = 1024;
+        for (before, held, high, asked, waits) in [
+            // Up to the mark.
+            (0, 10, 64, None, true),
+            (60, 64, 64, None, true),
+            // The first write above it asks for the room of the whole group, and the others rely on it.
+            (60, 65, 64, Some(192), true),
+            (64, 128, 64, Some(192), true),
+            (65, 70, 64, None, true),
+            (128, 192, 64, None, true),
+            (0, 1, 0, Some(256), true),
+            (1, 2, 0, None, true),
+            // No more than a group, also if the mark is higher.
+            (192, 256, 64, None, false),
+            (0, 256, 64, None, false),
+            (200, 300, 1024, None, false),
+            (200, 255, 1024, None, true),
+        ] {
+            for has_room in [true, false] {
+                let mut question = None;
+                let ask = |size| {
+                    question = Some(size / KIB);
+                    has_room
+                };
+                let found = may_wait(before * KIB, held * KIB, high * KIB, ask);
+                assert_eq!(found, waits && (has_room || asked.is_none()), "{held} KiB of {high}");
+                assert_eq!(question, asked, "{held} KiB of {high}");
+            }
         }
     }
 

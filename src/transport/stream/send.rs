@@ -2,9 +2,9 @@
 //!
 //! A write is sent before `write` returns, or it is kept by reference until the next one comes, which is due
 //! ([`write_habit`](crate::transport::base::write_habit)): header and body need one system call. What is kept is sent at
-//! the end of the step at the latest, when `data_received` returns, by `drain()`, and before more than the high-water
-//! mark is pending. So buffer sizes and `pause_writing` are the same as in asyncio. If the loop is not running, every
-//! write is sent at once.
+//! the end of the step at the latest, when `data_received` returns, by `drain()`, and before more is pending than the
+//! high-water mark and the room in the kernel. So buffer sizes and `pause_writing` are the same as in asyncio. If the
+//! loop is not running, every write is sent at once.
 
 use std::io;
 use std::net::Shutdown;
@@ -17,7 +17,7 @@ use crate::capi::buffer::{Buffer, bytes_from, is_scattered};
 use crate::capi::error::{Outcome, no_memory, raise, raise_io, take_exception};
 use crate::capi::fallible::string;
 use crate::capi::imports::support;
-use crate::capi::socket::with_socket;
+use crate::capi::socket::{has_room, with_socket};
 use crate::capi::{Borrowed, Exception, Fatal, Raised, Ref, This};
 use crate::compat::version::TRANSPORT_SENDS_PIECES;
 use crate::event_loop::clock::ticks;
@@ -28,7 +28,7 @@ use crate::transport::base::closing::{fatal_error, finish};
 use crate::transport::base::flow_control::{maybe_pause, maybe_resume};
 use crate::transport::base::transport::TransportKind;
 use crate::transport::base::write_buffer::{Done, Sent, send_one};
-use crate::transport::base::write_habit::Departure;
+use crate::transport::base::write_habit::{Departure, may_wait};
 
 const WRITE_FAILED: &str = "Fatal write error on socket transport";
 const WRITE_AFTER_LOST: &str = "write_after_lost";
@@ -45,6 +45,7 @@ pub(crate) fn write(this: This<'_, Stream>, data: Borrowed<'_>) -> Result<(), Ra
         return this.write_to_lost(WRITE_AFTER_LOST);
     }
     let departure = departure(this)?;
+    let before = this.writing.buffer.len();
     let sent = match departure {
         Departure::Now if this.writing.is_empty() => match send_slice(this, content)? {
             Some(sent) => sent,
@@ -56,7 +57,7 @@ pub(crate) fn write(this: This<'_, Stream>, data: Borrowed<'_>) -> Result<(), Ra
         return Ok(());
     }
     this.writing.buffer.push(data.to_owned(), sent)?;
-    pushed(this, departure)
+    pushed(this, departure, before)
 }
 
 /// Decides when a write leaves that comes now. What other transports hold is sent first.
@@ -72,13 +73,17 @@ fn departure(this: This<'_, Stream>) -> Result<Departure, Raised> {
     Ok(if core.is_in_step() { departure } else { Departure::Now })
 }
 
-/// Called after a push.
+/// Called after a push, before which so many bytes were pending.
 #[inline(always)]
-fn pushed(this: This<'_, Stream>, departure: Departure) -> Result<(), Raised> {
+fn pushed(this: This<'_, Stream>, departure: Departure, before: usize) -> Result<(), Raised> {
     if this.writing.blocked.get() {
         return maybe_pause(this);
     }
-    if departure == Departure::WithNext && this.writing.buffer.len() <= this.base.marks.high.get() {
+    let (buffer, high) = (&this.writing.buffer, this.base.marks.high.get());
+    if departure == Departure::WithNext
+        && !buffer.fills_a_call()
+        && may_wait(before, buffer.len(), high, |size| has_room(this.descriptor(), size))
+    {
         flush_later(this);
         return Ok(());
     }
@@ -135,6 +140,7 @@ fn send_unrecorded(this: This<'_, Stream>) -> Result<Sent, Raised> {
         }
     }
     core.bytes_cache.keep_all(&mut done);
+    this.writing.habit.note_sent(ticks(), matches!(outcome, Ok(Sent::Blocked)));
     outcome.map_err(|error| raise_io(&error))
 }
 
@@ -218,7 +224,7 @@ pub(crate) fn write_slice(this: This<'_, Stream>, data: &[u8]) -> Result<(), Rai
         return Ok(());
     }
     this.writing.buffer.push(bytes_from(&data[sent..])?, 0)?;
-    pushed(this, Departure::Now)
+    pushed(this, Departure::Now, 0)
 }
 
 /// Sends a slice before which no data is pending, until the socket is full. Returns how much was sent; `None` after an
@@ -247,6 +253,7 @@ fn send_slice(this: This<'_, Stream>, data: &[u8]) -> Result<Option<usize>, Rais
             }
         }
     }
+    this.writing.habit.note_sent(ticks(), sent < data.len());
     Ok(Some(sent))
 }
 
@@ -308,9 +315,10 @@ pub(crate) fn writelines(this: This<'_, Stream>, list: Borrowed<'_>) -> Result<(
         return Ok(());
     }
     let departure = departure(this)?;
+    let before = this.writing.buffer.len();
     this.writing.buffer.reserve(pieces.len())?;
     pieces.into_iter().try_for_each(|piece| this.writing.buffer.push(piece, 0))?;
-    pushed(this, departure)
+    pushed(this, departure, before)
 }
 
 /// Raises the audit event of the `sendmsg` by which asyncio sends what its write buffer holds.
@@ -352,7 +360,7 @@ pub(super) fn flush_now(this: This<'_, Stream>, core: &Core) -> Result<(), Fatal
     if this.base.life.is_lost() || this.writing.is_empty() || this.writing.blocked.get() {
         return Ok(());
     }
-    this.writing.habit.forget();
+    this.writing.habit.end_step(ticks());
     after_flush(this, core, send_pending(this, Kind::Flush))
 }
 

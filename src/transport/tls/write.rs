@@ -72,10 +72,10 @@ fn is_held(this: This<'_, Connection>, core: &Core) -> bool {
         && core.is_in_step()
 }
 
-/// Ends the habit, because the held data is sent without the write that was due.
-fn forget_habit(this: This<'_, Connection>) {
+/// The step has ended, and what is held is sent without the write that was due.
+fn end_step(this: This<'_, Connection>) {
     this.with_stream(|stream| {
-        stream.writing.habit.forget();
+        stream.writing.habit.end_step(ticks());
         true
     });
 }
@@ -92,7 +92,7 @@ fn flush(object: &Ref, core: &Core) -> Result<(), Fatal> {
     if this.state.get() != State::Wrapped || this.queue.is_empty() {
         return Ok(());
     }
-    forget_habit(this);
+    end_step(this);
     this.in_context(|| write_now(this)).or_else(|raised| core.unraisable(raised))
 }
 
@@ -102,7 +102,7 @@ pub(super) fn write_pending(this: This<'_, Connection>) -> Result<(), Raised> {
     if this.queue.is_empty() {
         return process_outgoing(this);
     }
-    forget_habit(this);
+    end_step(this);
     write_all(this)
 }
 
@@ -237,7 +237,10 @@ pub(super) fn send_last_of(connection: &Ref) {
 pub(super) fn drain(connection: &Ref) {
     connection.with_native(|this: This<'_, Connection>| {
         if this.sink.delivery() == Delivery::Reader && !this.queue.is_empty() {
-            forget_habit(this);
+            this.with_stream(|stream| {
+                stream.writing.habit.forget();
+                true
+            });
             send_last(this);
         }
     });
