@@ -3,6 +3,8 @@
 import asyncio
 import contextvars
 import gc
+import operator
+import re
 import sys
 import weakref
 
@@ -234,3 +236,14 @@ def test_a_handle_that_ran_in_debug_mode_is_collected_with_its_callback(loop, sc
     loop.run_until_complete(asyncio.sleep(0.005))
     gc.collect()
     assert [reference() for reference in watched] == [None] * 10
+
+
+@pytest.mark.parametrize("other", [5, None, "text", object()], ids=lambda other: type(other).__name__)
+@pytest.mark.parametrize("compare", [operator.lt, operator.le, operator.gt, operator.ge])
+def test_a_comparison_of_a_timer_with_something_else_names_its_class_as_asyncio_does(loop, compare, other):
+    timer = loop.call_later(10, function)
+    sign = {operator.lt: "<", operator.le: "<=", operator.gt: ">", operator.ge: ">="}[compare]
+    text = f"'{sign}' not supported between instances of 'TimerHandle' and '{type(other).__name__}'"
+    with pytest.raises(TypeError, match=f"^{re.escape(text)}$"):
+        compare(timer, other)
+    timer.cancel()

@@ -12,6 +12,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyTuple, PyType};
 
 use super::error::exception;
+use super::fallible::Fallible;
 use super::function::{self, Definition};
 use super::methods::{Attribute, Method, TypeSlot};
 use super::native::{self, Native, WeakList};
@@ -206,6 +207,11 @@ impl<'py, T: Native> ClassSpec<'py, T> {
             class
         };
         function::define(&class, self.methods)?;
+        if self.flags & ffi::Py_TPFLAGS_IMMUTABLETYPE == 0 {
+            // The interpreter's errors then name the class as they name a class of Python: without its module.
+            let name = class.name()?;
+            class.setattr(Fallible("__name__"), name)?;
+        }
         Ok(class.into_any())
     }
 }
