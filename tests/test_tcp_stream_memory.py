@@ -37,7 +37,7 @@ async def send(client, *chunks):
 ENDING = """
 try:
     new_loop().run_until_complete(main())
-    print("finished")
+    print("finished", flush=True)
 except MemoryError:
     os.write(1, b"MemoryError\\n")
 os._exit(0)

@@ -454,7 +454,7 @@ def test_the_memory_of_a_connection_whose_peer_does_not_read_stays_within_its_li
         with connected() as (sock, peer):
             transport, protocol = await open_transport(sock, Pausing)
             # What waits for the next write may be more than the limit while the kernel has room for it.
-            limit = max(transport.get_write_buffer_limits()[1], 256 * 1024) + 2 * size
+            limit = max(transport.get_write_buffer_limits()[1], 128 * 1024) + 2 * size
 
             def burst():
                 for _ in range(count):
