@@ -7,6 +7,7 @@ a test that passes states asyncio's behaviour, not only ours. `--loop asyncio` r
 import asyncio
 import faulthandler
 import logging
+import os
 import random
 
 import pytest
@@ -24,6 +25,7 @@ def pytest_addoption(parser):
 
 def pytest_configure(config):
     signals.restore_dispositions()
+    config.stash[STDERR] = os.dup(2)
     config.addinivalue_line("markers", "measured: compares times, for which other processes count: see `make measure`")
     config.addinivalue_line("markers", "native: about wakeloop alone, without a counterpart in asyncio")
     config.addinivalue_line("filterwarnings", "error::ResourceWarning")
@@ -38,6 +40,8 @@ def pytest_configure(config):
 
 
 FACTORIES = pytest.StashKey()
+#: A duplicate of the descriptor, which is not captured.
+STDERR = pytest.StashKey()
 
 
 def pytest_collection_modifyitems(config, items):
@@ -128,6 +132,22 @@ def tls(tmp_path_factory):
     return certificate.Certificate(tmp_path_factory.mktemp("tls"))
 
 
+def end_hangs(item):
+    """Ends the run if a test takes much longer than its limit: its loop does not even answer SIGALRM."""
+    limit = 4 * item.get_closest_marker("timeout").args[0]
+    faulthandler.dump_traceback_later(limit, exit=True, file=item.config.stash[STDERR])
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item):
+    # A time limit counts once, and pytest cancels the other one when a test has failed. Fixtures may hang even then.
+    end_hangs(item)
+    try:
+        return (yield)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+
+
 @pytest.fixture(autouse=True)
 def seeded_random(request):
     """Seeds `random` with the name of the test, so that a test that fails fails again."""
@@ -146,8 +166,7 @@ def nothing_left_behind(request):
         handler = logging.Handler(logging.WARNING)
         handler.emit = lambda record: complaints.append(record.getMessage())
         logging.getLogger("asyncio").addHandler(handler)
-    limit = request.node.get_closest_marker("timeout").args[0]
-    faulthandler.dump_traceback_later(4 * limit, exit=True)  # a loop that does not even answer SIGALRM
+    end_hangs(request.node)
     failures, mark = request.session.testsfailed, processes.mark()
     before = leaks.Snapshot()
     yield
