@@ -49,6 +49,7 @@ mod tests {
 
     #[test]
     fn an_allocation_that_fails_is_an_error() {
+        assert!(!is_out_of_memory(&io::Error::from_raw_os_error(libc::ENOMEM)));
         assert!(is_out_of_memory(&zeroed(isize::MAX as usize / 2).unwrap_err()));
         assert!(grow(&mut Vec::<u64>::new(), usize::MAX / 64).is_err());
         assert_eq!(zeroed(3).unwrap(), [0; 3]);
