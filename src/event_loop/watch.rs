@@ -128,8 +128,6 @@ pub(crate) fn add(
         drop(failed);
         return Err(raise_io(&error));
     }
-    // If the descriptor is ready already, the next turn reports it, as in asyncio, even if the loop is busy.
-    core.note_io();
     let former = file.and_then(|file| {
         let former = watched.file.take();
         watched.file.set(Some(file));
