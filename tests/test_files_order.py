@@ -72,6 +72,16 @@ def test_reads_at_offsets_run_beside_each_other_and_move_nothing(run, path):
     run(main())
 
 
+def test_a_read_sees_what_was_written_at_an_offset_that_was_read_ahead(run, path):
+    async def main():
+        async with wakeloop.open(path, "rb+") as file:
+            assert await file.read(10) == CONTENT[:10]
+            await file.pwrite(b"OVER", 12)
+            assert await file.read(10) == CONTENT[10:12] + b"OVER" + CONTENT[16:20]
+
+    run(main())
+
+
 def test_sendfile_sends_to_a_transport_in_turn(run, path):
     async def main():
         loop = asyncio.get_running_loop()

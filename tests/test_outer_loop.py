@@ -175,6 +175,27 @@ def test_the_descriptor_is_readable_for_as_long_as_there_is_something_to_do(loop
     loop.run_until_complete(loop.shutdown_default_executor())
 
 
+@pytest.mark.native
+def test_what_another_thread_sends_during_an_iteration_makes_the_descriptor_readable(loop, turn):
+    import wakeloop
+
+    descriptor, event = loop._selector.fileno(), wakeloop.Event()
+    task = loop.create_task(event.wait())
+    turn(loop)
+
+    def set_by_another_thread():
+        thread = threading.Thread(target=event.set)
+        thread.start()
+        thread.join()
+
+    loop.call_soon(set_by_another_thread)
+    turn(loop)
+    while not task.done():
+        assert loop._ready or is_readable(descriptor), "the task is not woken"
+        turn(loop)
+    assert task.result() is True
+
+
 def test_a_loop_with_an_exposed_descriptor_still_wakes_from_its_own_poll(loop):
     descriptor = loop._selector.fileno()
     assert loop._selector.fileno() == descriptor

@@ -24,6 +24,20 @@ def test_without_a_recorder_nothing_is_recorded(loop, path):
     assert recorder.events == events and not recorder.active and wakeloop.Recorder.running() is None
 
 
+def test_a_trace_that_is_saved_later_ends_when_the_recorder_was_stopped(loop, path):
+    pause, recorder = 0.05, wakeloop.record()
+    loop.call_soon(recorder.stop)
+    loop.call_soon(loop.stop)
+    loop.run_forever()
+
+    def end():
+        return max(each["ts"] + each["dur"] for each in Trace.read(recorder.save(path)).slices)
+
+    first = end()
+    time.sleep(pause)
+    assert end() - first < pause * 1e6 / 2
+
+
 def test_a_recorder_sees_a_loop_that_runs_already_and_stops_in_its_middle(run, path):
     truth = Truth()
 

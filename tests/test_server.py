@@ -411,6 +411,39 @@ def test_too_many_open_files_pauses_accepting_and_it_recovers_in_its_context(run
     run(main())
 
 
+@pytest.mark.native
+def test_a_server_that_is_closed_while_it_cannot_accept_does_not_begin_again(run, monkeypatch):
+    """asyncio's begins again, with a socket that is closed, and reports a ValueError."""
+    import resource
+
+    monkeypatch.setattr(asyncio.constants, "ACCEPT_RETRY_DELAY", 0.001)
+
+    async def main():
+        loop, problems = asyncio.get_running_loop(), []
+        server = await loop.create_server(asyncio.Protocol, "127.0.0.1", 0)
+
+        def close(loop, context):
+            problems.append(context["message"])
+            server.close()
+
+        loop.set_exception_handler(close)
+        with socket.socket() as client:
+            client.setblocking(False)
+            soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (client.fileno() + 1, hard))
+            try:
+                client.connect_ex(server.sockets[0].getsockname())
+                while not problems:
+                    await asyncio.sleep(0)
+            finally:
+                resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+            # The retry was scheduled before this sleep began, and is due before it ends.
+            await asyncio.sleep(0.002)
+            assert problems == ["socket.accept() out of system resource"]
+
+    run(main())
+
+
 @pytest.mark.skipif(sys.version_info < (3, 13), reason="a server's list of clients is new in 3.13")
 def test_a_server_knows_its_clients_as_long_as_they_are_connected(run):
     async def main():

@@ -29,7 +29,9 @@ VALUES = {
     "WAKELOOP_WORKERS": ([b"0", b"1025", b"many", b"1.5", b"+2"], [b"1", b" 8 ", b"1024"]),
     "WAKELOOP_SPIN": ([b"1001", b"on", b"20us"], [b"auto", b"Off", b"0", b"20", b"1000"]),
     "WAKELOOP_SEED": ([b"1.0", b"0x10"], [b"0", b"17"]),
-    "WAKELOOP_RECORD_SIGNAL": ([b"KILL", b"SIGSTOP", b"0", b"9999"], [b"USR2", b"sigusr2", b"12"]),
+    "WAKELOOP_RECORD_SIGNAL": (
+        [b"KILL", b"9", b"SIGSTOP", b"%d" % signal.SIGSTOP, b"0", b"9999"], [b"USR2", b"sigusr2", b"12"]
+    ),
 }  # fmt: skip
 EMPTY = [b"", b" ", b"\t\n "]
 PATH = "WAKELOOP_RECORD"

@@ -1,6 +1,7 @@
 """The sock_* methods on plain sockets."""
 
 import asyncio
+import contextlib
 import errno
 import functools
 import gc
@@ -283,6 +284,33 @@ def test_datagrams_are_received_from_and_sent_to(run):
             await loop.sock_sendto(one, b"into", other.getsockname())
             assert await loop.sock_recvfrom_into(other, buffer) == (4, one.getsockname())
             assert buffer[:4] == b"into"
+
+    run(main())
+
+
+@pytest.mark.parametrize("connected", [True, False], ids=["connected", "unconnected"])
+def test_sock_sendto_waits_until_a_full_receiver_has_room(run, tmp_path, connected):
+    async def main():
+        loop, address = asyncio.get_running_loop(), str(tmp_path / "socket")
+        unix = functools.partial(socket.socket, socket.AF_UNIX, socket.SOCK_DGRAM)
+        with unix() as sender, unix() as receiver:
+            receiver.bind(address)
+            for sock in (sender, receiver):
+                sock.setblocking(False)
+            if connected:
+                sender.connect(address)
+            sent = 0
+            with contextlib.suppress(BlockingIOError):
+                while True:
+                    sender.sendto(b"%d" % sent, address)
+                    sent += 1
+            sending = asyncio.create_task(loop.sock_sendto(sender, b"last", address))
+            for _ in range(10):
+                await asyncio.sleep(0)
+            assert not sending.done()
+            assert [receiver.recv(10) for _ in range(sent)] == [b"%d" % number for number in range(sent)]
+            assert await sending == 4
+            assert receiver.recv(10) == b"last"
 
     run(main())
 

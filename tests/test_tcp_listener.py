@@ -7,6 +7,8 @@ import socket
 
 import pytest
 
+from tests.support.script import run_script
+
 pytestmark = pytest.mark.usefixtures("runtime")
 
 wakeloop = pytest.importorskip("wakeloop", reason="the primitives are wakeloop's; the control group has none")
@@ -65,6 +67,36 @@ def test_several_tasks_share_the_connections(run):
                 peer.close()
 
     run(main())
+
+
+def test_an_iteration_raises_when_descriptors_run_out(loop_name):
+    outcome = run_script(
+        loop_name,
+        """
+        import errno, os, resource, socket, wakeloop
+
+        async def main():
+            async with wakeloop.TcpListener.bind("127.0.0.1", 0) as listener:
+                with socket.create_connection((listener.host, listener.port)):
+                    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+                    resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) - 1, hard))
+                    try:
+                        async for _ in listener:
+                            print("accepted")
+                        print("ended")
+                    except OSError as error:
+                        print(error.errno == errno.EMFILE)
+                    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+                    async for stream in listener:
+                        print("accepted")
+                        stream.close()
+                        break
+
+        with asyncio.Runner(loop_factory=new_loop) as runner:
+            runner.run(main())
+        """,
+    )
+    assert (outcome.code, outcome.out) == (0, "True\naccepted\n"), outcome
 
 
 def test_closing_ends_iterations_and_fails_accepts(run):

@@ -16,6 +16,14 @@ import pytest
 from tests.test_scheduling import run_once
 
 
+def test_a_timer_with_a_deadline_of_nan_is_due_at_once(loop):
+    ran = []
+    loop.call_later(math.nan, ran.append, "timer")
+    loop.call_soon(ran.append, "callback")
+    run_once(loop)
+    assert ran == ["callback", "timer"]
+
+
 def test_a_timer_never_fires_early(loop):
     """Thousands of random deadlines, from microseconds to a third of a second, each checked against the loop's clock.
     """

@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import logging
+import select
 import ssl
 import sys
 import threading
@@ -239,6 +240,36 @@ def test_debug_mode_shows_what_broke_a_connection(run, tls, asyncio_log):
     run(main(), debug=True)
     (record,) = [record for record in asyncio_log.records if "Fatal error on SSL protocol" in record.message]
     assert record.exc_info[0] is ssl.SSLError
+
+
+def test_what_a_protocol_has_written_before_it_raises_is_sent_before_the_error_is_reported(run, tls):
+    class Raising(Recording):
+        def data_received(self, data):
+            super().data_received(data)
+            self.transport.write(b"head")
+            if b"last" in data:
+                raise ZeroDivisionError
+            self.transport.write(b"body")
+
+    async def main():
+        near, far = await secure_pair(tls, far=Raising)
+        # A head is held for the body that came after each of those before it.
+        for number in range(1, 5):
+            near.transport.write(b"question")
+            assert await near.received(8 * number) == b"headbody" * number
+        sock, reports = near.transport.get_extra_info("socket"), []
+
+        def report(loop, context):
+            reports.append((context["message"], bool(select.select([sock], [], [], 0)[0])))
+
+        asyncio.get_running_loop().set_exception_handler(report)
+        near.transport.write(b"last question")
+        assert isinstance(await far.lost, ZeroDivisionError)
+        await near.lost
+        assert near.data == b"headbody" * 4 + b"head"
+        assert reports == [("Fatal error on SSL protocol", True)]
+
+    run(main())
 
 
 def test_an_unclosed_tls_transport_warns(loop_factory, tls, asyncio_log):

@@ -279,6 +279,23 @@ def test_data_written_by_the_ssl_object_itself_is_sent_at_once(run, tls, monkeyp
     run(main())
 
 
+@needs_native
+def test_data_written_by_the_ssl_object_after_a_write_of_the_transport_is_sent_at_once(run, tls, monkeypatch):
+    monkeypatch.setenv("WAKELOOP_TLS", "native")
+
+    async def main():
+        near, far = await secure_pair(tls)
+        await talk(near, far)
+        near.transport.write(b", the transport")
+        assert await far.received(30) == b"from the client, the transport"
+        near.transport.get_extra_info("ssl_object").write(b" and the object")
+        expected = b"from the client, the transport and the object"
+        assert await asyncio.wait_for(far.received(len(expected)), 5) == expected
+        await finish(near, far)
+
+    run(main())
+
+
 def test_data_written_by_the_ssl_object_is_sent_before_later_writes(run, tls, each_engine):
     async def main():
         near, far = await secure_pair(tls)

@@ -384,6 +384,29 @@ def test_what_a_program_sends_on_the_socket_itself_comes_in_order(run):
     run(main())
 
 
+@pytest.mark.parametrize("end", ["shutdown", "duplicate"])
+def test_what_was_written_leaves_before_the_socket_is_used(run, end):
+    async def main():
+        with socketpair() as (sock, peer):
+            transport, protocol = await open_transport(sock)
+            await serve(transport, peer)
+            own = transport.get_extra_info("socket")
+
+            def use():
+                transport.write(b"head")
+                if end == "shutdown":
+                    own.shutdown(socket.SHUT_WR)
+                else:
+                    with own.dup() as duplicate:
+                        duplicate.send(b"body")
+
+            await step(use)
+            assert arrived(peer) == (b"head" if end == "shutdown" else b"headbody")
+            await close(protocol)
+
+    run(main())
+
+
 def test_a_write_of_a_thread_while_the_loop_waits_is_sent(run):
     async def main():
         with tcp_pair() as (sock, peer):

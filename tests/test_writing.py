@@ -50,6 +50,27 @@ def test_sizes_around_every_threshold_keep_their_order(run):
     run(main())
 
 
+def test_a_lower_limit_pauses_the_protocol_at_once(run):
+    size = 8 << 20
+
+    async def main():
+        near, far = await pair()
+        far.transport.pause_reading()
+        near.transport.set_write_buffer_limits(high=size)
+        near.transport.write(bytes(size))
+        assert near.transport.get_write_buffer_size() > 0 and "pause_writing" not in near.calls
+        near.transport.set_write_buffer_limits(high=1)
+        assert near.calls[-1] == "pause_writing"
+        far.transport.resume_reading()
+        await far.received(size)
+        while near.transport.get_write_buffer_size():
+            await asyncio.sleep(0)
+        assert near.calls[-1] == "resume_writing"
+        await close(near, far)
+
+    run(main())
+
+
 def test_a_mutable_buffer_may_be_changed_after_a_write_that_was_sent(run):
     async def main():
         near, far = await pair()

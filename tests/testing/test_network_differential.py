@@ -15,7 +15,7 @@ import struct
 import pytest
 
 from tests.support import differential
-from tests.testing.network_sockets import simulated_sockets
+from tests.testing.network_sockets import Sockets, simulated_sockets
 from wakeloop import testing
 from wakeloop.testing.network import Network
 
@@ -372,6 +372,23 @@ async def datagrams(scene):
     await asyncio.sleep(0.01)
 
 
+async def sockets_share_an_address(scene):
+    loop, first, last, sender = asyncio.get_running_loop(), *(Sockets.socket(type=socket.SOCK_DGRAM) for _ in range(3))
+    with first, last, sender:
+        for sock in (first, last, sender):
+            sock.setblocking(False)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        first.bind(("127.0.0.1", 0))
+        last.bind(first.getsockname())
+        receiving = {who: asyncio.create_task(loop.sock_recv(sock, 20)) for who, sock in [("1", first), ("2", last)]}
+        await loop.sock_sendto(sender, b"for one of you", last.getsockname())
+        await asyncio.sleep(0.01)
+        for who, task in receiving.items():
+            scene.note(who, task.done())
+            task.cancel()
+        await asyncio.wait(receiving.values())
+
+
 class Upper(asyncio.Protocol):
     """Answers in capitals, and ends at the word `end`."""
 
@@ -455,6 +472,7 @@ PROGRAMS = [
     calls_fail,
     plain_sockets,
     datagrams,
+    sockets_share_an_address,
     tls,
     streams,
 ]

@@ -126,6 +126,20 @@ def test_a_segment_lost_on_its_way_is_sent_before_one_that_was_lost_earlier():
     connected(network, main)
 
 
+def test_a_connection_ends_behind_a_segment_that_was_lost():
+    network = hosts(latency=1.0)
+    link = network.link("client", "server")
+
+    async def main(it):
+        link.change(loss=1.0)
+        it.writer.write(b"lost at first")
+        link.change(loss=0.0)
+        it.writer.close()
+        assert await it.server_reader.read() == b"lost at first"
+
+    connected(network, main)
+
+
 def test_in_a_one_way_partition_data_arrives_and_its_sender_gives_up():
     network = hosts()
 
