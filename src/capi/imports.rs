@@ -64,8 +64,8 @@ table! {
         _ensure_fd_no_transport, _run, _sockets, add_done_callback, buffer_updated,
         call_at, call_soon_threadsafe, cancel, cancelled, close, connection_lost, connection_made, context,
         create_future, create_task, data_received, datagram_received, detach, done, eager_start, eof_received, error_received, family, fileno,
-        get_buffer, get_protocol, is_closing, max_size, name, pause_reading, pause_writing, pending, remove_done_callback,
-        result, resume_reading, resume_writing, send, sendto, set, set_result, throw, time, wait,
+        get_buffer, get_protocol, is_closing, max_size, name, pause_reading, pause_writing, pending,
+        remove_done_callback, result, resume_reading, resume_writing, send, sendto, set, set_result, throw, time, wait,
     }
     objects {
         future = "asyncio"."Future",

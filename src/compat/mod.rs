@@ -43,3 +43,4 @@ pub(crate) mod version;
 
 pub(crate) use class::Class;
 pub(crate) use function::Function;
+pub(crate) use original::MAX_SIZE;

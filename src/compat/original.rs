@@ -14,7 +14,7 @@ use crate::capi::{Native, Raised, Ref};
 const PACKAGES: [&str; 6] = ["asyncio", "concurrent", "selectors", "socket", "ssl", "wakeloop"];
 
 /// asyncio's bound of a read, `max_size` of its transports and of its TLS protocol.
-const MAX_SIZE: i64 = 256 * 1024;
+pub(crate) const MAX_SIZE: i64 = 256 * 1024;
 
 /// A value that its package has defined.
 #[derive(Debug)]

@@ -592,7 +592,8 @@ fn set_attribute(
     Ok(())
 }
 
-/// `_add_reader` and `_add_writer`. pyo3 would make a tuple of the callback's arguments, and panic without memory for it.
+/// `_add_reader` and `_add_writer`. pyo3 would make a tuple of the callback's arguments, and panic if there is no memory
+/// for it.
 pub(super) fn add_watch(
     core: This<'_, Core>,
     direction: Direction,

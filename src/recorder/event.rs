@@ -43,7 +43,7 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    const ALL: [Kind; 15] = [
+    pub(super) const ALL: [Kind; 15] = [
         Kind::Poll,
         Kind::Polled,
         Kind::Timer,

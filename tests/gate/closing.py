@@ -81,7 +81,7 @@ class Closing:
 
 
 def closing(output: str) -> Closing:
-    """What the output of a part says at the end of each runner."""
+    """The closing lines of a part's runners."""
     found = Closing()
     for line in COLOUR.sub("", output).splitlines():
         if found.read(line := line.strip()):

@@ -54,7 +54,7 @@ LIMIT = 8 * 3600
 
 @dataclass
 class Record:
-    """What is known of the last run of a part."""
+    """The record of a part's last run."""
 
     part: str
     commit: str

@@ -33,6 +33,7 @@ use crate::capi::inspect::integer;
 use crate::capi::methods::Attribute;
 use crate::capi::native::{Dealloc, WeakList};
 use crate::capi::{Borrowed, Exception, Fatal, Raised, Ref, Slot, This};
+use crate::compat::MAX_SIZE;
 use crate::compat::transports::Replaced;
 use crate::event_loop::core::Core;
 use crate::event_loop::core::loop_ref::LoopRef;
@@ -108,7 +109,7 @@ pub(crate) trait TransportKind: TransportFields + Traverse + Source {
     /// Is `_conn_lost` increased when the connection is lost?
     const END_COUNTS: bool = true;
     /// The class attribute `max_size`, which asyncio's transports that read have.
-    const MAX_SIZE: Option<i64> = Some(256 * 1024);
+    const MAX_SIZE: Option<i64> = Some(MAX_SIZE);
     /// The transport itself owns the descriptor. A Python socket is created for it only if a program asks, and is kept
     /// after it was closed. Other kinds close the Python object that owns the descriptor, and drop it.
     const OWNS_DESCRIPTOR: bool = false;

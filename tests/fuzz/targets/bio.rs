@@ -18,7 +18,7 @@ fn bio(functions: &'static Functions, method: usize) -> Bio {
 #[derive(Default)]
 struct Model {
     input: VecDeque<u8>,
-    /// What was read of the current record.
+    /// The bytes read of the current record.
     record: Vec<u8>,
     output: Vec<u8>,
     active: bool,
@@ -26,7 +26,7 @@ struct Model {
 }
 
 impl Model {
-    /// What a read with room for so many bytes returns.
+    /// The result of a read with room for so many bytes.
     fn read(&mut self, size: usize) -> Vec<u8> {
         let mut read = Vec::new();
         while read.len() < size

@@ -7,7 +7,7 @@ use super::read_buffer::ReadBuffer;
 use super::{ReadProgress, ReadRequest, Received, TooLong};
 use crate::fuzzing::Input;
 
-/// What a search of all bytes finds.
+/// The result of a search of all bytes.
 #[derive(Debug, PartialEq, Eq)]
 enum Found {
     /// The item, and how many bytes go with it.

@@ -3,8 +3,8 @@
 //! A target compares what the source does with a naive model, for any input. It panics where they differ. Some targets
 //! have their model in Python: the function `check` of the module of that name in `tests/fuzz`. It raises.
 //!
-//! All of this is compiled with `cfg(wakeloop_fuzz)` only. `cargo fuzz` sets `fuzzing` for every crate of a program, and
-//! a published crate does not have these files.
+//! All of this is compiled with `cfg(wakeloop_fuzz)` only. `cargo fuzz` sets `fuzzing` for every crate of a program,
+//! and a published crate does not have these files.
 
 pub(crate) mod python;
 
@@ -26,7 +26,7 @@ pub fn run(data: &[u8]) {
     TARGET(Input(data));
 }
 
-/// What is left of the fuzzer's bytes. After their end, zeros come.
+/// The rest of the fuzzer's bytes. After their end, zeros come.
 pub(crate) struct Input<'a>(&'a [u8]);
 
 impl<'a> Input<'a> {

@@ -10,23 +10,6 @@ use super::names::Name;
 use super::trace::{Process, Snapshot, Track};
 use crate::fuzzing::{Input, python};
 
-const KINDS: [Kind; 15] = [
-    Kind::Poll,
-    Kind::Polled,
-    Kind::Timer,
-    Kind::Callback,
-    Kind::Ready,
-    Kind::Received,
-    Kind::Flush,
-    Kind::Write,
-    Kind::Written,
-    Kind::SlowTurn,
-    Kind::Leave,
-    Kind::TaskPoll,
-    Kind::Steal,
-    Kind::Park,
-    Kind::Unpark,
-];
 static TYPE: TypeName = || "a::Future<'_>";
 const LOOPS: u64 = 3;
 /// The events that a trace shows as instants.
@@ -41,7 +24,7 @@ fn text(input: &mut Input<'_>) -> String {
 fn event(input: &mut Input<'_>, ticks: &mut u64, workers: bool) -> Event {
     let step = u64::from(input.byte());
     *ticks = if step == 255 { ticks.saturating_sub(3) } else { *ticks + (step << (step % 16)) };
-    let kind = input.one_of(&KINDS);
+    let kind = input.one_of(&Kind::ALL);
     let number = match kind {
         // Only an address of a name makes sense there.
         Kind::TaskPoll => input.one_of(&[0, type_number(&TYPE)]),
