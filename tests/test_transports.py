@@ -403,6 +403,94 @@ def test_a_method_that_receives_may_be_replaced_while_connected(run, tls, kind, 
     run(main())
 
 
+def in_the_base(protocol, Kind, Base, other):
+    del Kind.data_received
+    Base.data_received = other
+
+
+def in_place_of_another_attribute(protocol, Kind, Base, other):
+    """The instance has as many attributes as before, and another one has had all of their names."""
+    del protocol.spare
+    protocol.data_received = other.__get__(protocol)
+
+
+#: What a program may do so that another method receives.
+REPLACED = {
+    "a dict's item": lambda protocol, Kind, Base, other: vars(protocol).update(data_received=other.__get__(protocol)),
+    "another dict": lambda protocol, Kind, Base, other: setattr(
+        protocol, "__dict__", {**vars(protocol), "data_received": other.__get__(protocol)}
+    ),
+    "in place of another": in_place_of_another_attribute,
+    "in the base": in_the_base,
+    "a property": lambda protocol, Kind, Base, other: setattr(
+        Kind, "data_received", property(lambda self: other.__get__(self))
+    ),
+    "a static method": lambda protocol, Kind, Base, other: setattr(
+        Kind, "data_received", staticmethod(lambda data: other(protocol, data))
+    ),
+    "__getattribute__": lambda protocol, Kind, Base, other: setattr(
+        Kind,
+        "__getattribute__",
+        lambda self, name: object.__getattribute__(self, "other" if name == "data_received" else name),
+    ),
+    "other bases": lambda protocol, Kind, Base, other: (
+        delattr(Kind, "data_received"),
+        setattr(Kind, "__bases__", (type("Other", (Base,), {"data_received": other}),)),
+    ),
+    "the function's code": lambda protocol, Kind, Base, other: setattr(
+        Kind.data_received, "__code__", other.__code__
+    ),
+}
+
+
+@pytest.mark.parametrize("replace", REPLACED.values(), ids=REPLACED.keys())
+def test_every_way_to_replace_the_method_that_receives_counts_at_once(run, replace):
+    class Base(Told):
+        pass
+
+    class Kind(Base):
+        spare = None
+
+        def data_received(self, data):
+            self.got.put_nowait(("first", data))
+
+    async def main():
+        if replace is in_place_of_another_attribute:
+            Kind().data_received = None
+        near, far = await pair(Kind)
+        near.spare = None
+        for _ in range(3):
+            far.transport.write(b"one")
+            assert await near.got.get() == ("first", b"one")
+        replace(near, Kind, Base, Told.other)
+        for _ in range(2):
+            far.transport.write(b"two")
+            assert await near.got.get() == ("other", b"two")
+        await close(near, far)
+
+    run(main())
+
+
+def test_a_hook_of_the_protocol_sees_each_lookup_once(run):
+    class Hooked(Told):
+        names = []
+
+        def __getattribute__(self, name):
+            type(self).names.append(name)
+            return object.__getattribute__(self, name)
+
+    async def main():
+        near, far = await pair(Hooked)
+        for _ in range(3):
+            Hooked.names.clear()
+            far.transport.write(b"one")
+            assert await near.got.get() == ("first", b"one")
+            assert Hooked.names.count("data_received") == 1
+        await close(near, far)
+
+    run(main())
+
+
 def test_extra_info_has_the_keys_and_types_of_asyncio(run):
     async def main():
         near, far = await pair()

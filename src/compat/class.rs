@@ -49,12 +49,12 @@ pub(crate) struct Class {
     patched: AtomicU32,
 }
 
-type GetMethod =
+pub(super) type GetMethod =
     unsafe extern "C" fn(*mut ffi::PyObject, *mut ffi::PyObject, *mut *mut ffi::PyObject) -> c_int;
 
 /// Finds `_PyObject_GetMethod`, which looks up a method without binding it. The function is private, but every known
 /// CPython exports it. Where it is missing, every instance counts as patched.
-fn find_get_method() -> Option<GetMethod> {
+pub(super) fn find_get_method() -> Option<GetMethod> {
     static FOUND: OnceLock<Option<GetMethod>> = OnceLock::new();
     // SAFETY: a C string. The symbol has had this signature since 3.7, and null is `None`.
     *FOUND.get_or_init(|| unsafe {

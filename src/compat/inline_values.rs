@@ -11,12 +11,19 @@
 //! object + 16   capacity, size (both u8): the number of entries, and how many of them are set
 //! object + 18   embedded, valid (both u8): 1 while the entries are the instance's attributes
 //! object + 24   the entries
+//! keys + 9      the binary logarithm of the bytes of the keys' hash table (u8)
 //! keys + 24     the number of the class's shared keys
+//! keys + 32     the hash table, and behind it the shared keys, each as two words: the key, and nothing
 //! ```
+
+use std::sync::OnceLock;
 
 use pyo3::ffi;
 
-use crate::capi::{Borrowed, Ref};
+use crate::capi::error::unless_raised;
+use crate::capi::fallible::interned;
+use crate::capi::inspect::clear_error;
+use crate::capi::{Borrowed, Raised, Ref};
 
 /// Where the attributes of one class are stored.
 #[derive(Debug)]
@@ -30,13 +37,15 @@ pub(super) struct InlineValues {
 const HEADER: usize = size_of::<ffi::PyObject>();
 const VALUES: usize = HEADER + 8;
 const DICT: isize = -3 * size_of::<usize>() as isize;
+const TABLE_SIZE: usize = 9;
 const KEY_COUNT: usize = 24;
+const TABLE: usize = 32;
+const FLAGS: std::ffi::c_ulong = 1 << 2 | 1 << 4; // inline values, managed dict
 
 impl InlineValues {
     /// The self-test: creates an instance, sets each attribute, and finds out where CPython has stored it.
     #[cfg(all(Py_3_13, not(Py_3_16), not(Py_GIL_DISABLED), target_pointer_width = "64"))]
     pub(super) fn init(kind: &Ref, names: &[Ref]) -> Option<InlineValues> {
-        const FLAGS: std::ffi::c_ulong = 1 << 2 | 1 << 4; // inline values, managed dict
         // SAFETY: a type object. `object.__new__` makes the instance: the class adds nothing to the size of `object`.
         // Its memory is read only if the flags of the class say that its values are inline. A `Ref` owns every object.
         unsafe {
@@ -138,6 +147,82 @@ impl InlineValues {
             let capacity = usize::from(*object.cast::<u8>().add(HEADER));
             (header(object).is_some() && index < capacity).then(|| value(object, index))
         }
+    }
+}
+
+/// How many names the attributes of an object can have, if they are inline: those of its class's shared keys. The keys
+/// only grow, so an object of the same class with the same number has attributes of the same names.
+///
+/// # Safety
+/// [`are_known`] holds, and the object lives.
+#[inline(always)]
+pub(super) unsafe fn name_count(object: *mut ffi::PyObject) -> Option<usize> {
+    // SAFETY: the caller's promise. The flags of the class say that its values are inline.
+    unsafe {
+        let class = ffi::Py_TYPE(object);
+        let inline = ffi::PyType_GetFlags(class) & FLAGS == FLAGS && (*class).tp_basicsize as usize == HEADER;
+        (inline && header(object).is_some()).then(|| key_count(class))
+    }
+}
+
+/// Is this the answer of [`name_count`]?
+///
+/// # Safety
+/// The object lives, and [`name_count`] has had an answer for an object of its class.
+#[inline(always)]
+pub(super) unsafe fn is_name_count(object: *mut ffi::PyObject, count: usize) -> bool {
+    // SAFETY: the caller's promise: values of this class are inline.
+    unsafe { header(object).is_some() && key_count(ffi::Py_TYPE(object)) == count }
+}
+
+/// Can an object for which [`name_count`] has an answer have an attribute of this name, which is interned?
+///
+/// # Safety
+/// As for [`name_count`].
+pub(super) unsafe fn may_have(object: *mut ffi::PyObject, name: &Ref) -> bool {
+    // SAFETY: the caller's promise. A class with inline values has shared keys, which are all strings.
+    unsafe {
+        let class = ffi::Py_TYPE(object);
+        let keys = (*class.cast::<ffi::PyHeapTypeObject>()).ht_cached_keys.cast::<u8>();
+        let entries = keys.add(TABLE + (1 << *keys.add(TABLE_SIZE))).cast::<[*mut ffi::PyObject; 2]>();
+        (0..key_count(class)).any(|index| (*entries.add(index))[0] == name.as_ptr())
+    }
+}
+
+/// Is the layout of shared keys the one that this file was written for? The self-test of [`name_count`] and
+/// [`may_have`]: an attribute that is set adds a name to the keys of its class, and another dict ends that.
+pub(super) fn are_known() -> bool {
+    static KNOWN: OnceLock<bool> = OnceLock::new();
+    *KNOWN.get_or_init(|| {
+        let known = cfg!(all(Py_3_13, not(Py_3_16), not(Py_GIL_DISABLED), target_pointer_width = "64"))
+            && unless_raised(self_test()) == Some(true);
+        clear_error();
+        known
+    })
+}
+
+fn self_test() -> Result<bool, Raised> {
+    let names = [interned("first")?, interned("second")?];
+    // SAFETY: a call with live arguments, whose result is owned or null with an error. The instance's memory is read
+    // only if the flags of the class say that its values are inline.
+    unsafe {
+        let kind = (&raw mut ffi::PyType_Type).cast();
+        let made = ffi::PyObject_CallFunction(kind, c"s(){}".as_ptr(), c"Sample".as_ptr());
+        let class = Ref::from_owned(made).ok_or(Raised)?;
+        let sample = class.call(&[])?;
+        let object = sample.as_ptr();
+        for (count, name) in names.iter().enumerate() {
+            if name_count(object) != Some(count) || may_have(object, name) {
+                return Ok(false);
+            }
+            sample.setattr(name, &class)?;
+        }
+        if name_count(object) != Some(2) || !names.iter().all(|name| may_have(object, name)) {
+            return Ok(false);
+        }
+        let other = Ref::from_owned(ffi::PyDict_New()).ok_or(Raised)?;
+        sample.setattr(&interned("__dict__")?, &other)?;
+        Ok(name_count(object).is_none())
     }
 }
 

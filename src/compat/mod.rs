@@ -31,6 +31,7 @@ mod class;
 pub(crate) mod clock;
 pub(crate) mod descriptor;
 mod function;
+mod inline_cache;
 mod inline_values;
 mod module_name;
 mod original;
@@ -43,4 +44,5 @@ pub(crate) mod version;
 
 pub(crate) use class::Class;
 pub(crate) use function::Function;
+pub(crate) use inline_cache::InlineCache;
 pub(crate) use original::MAX_SIZE;

@@ -14,6 +14,7 @@ use crate::capi::error::unless_raised;
 use crate::capi::imports::imports;
 use crate::capi::inspect::{clear_error, integer};
 use crate::capi::{Exception, Raised, Ref, Slot};
+use crate::compat::InlineCache;
 use crate::event_loop::core::Core;
 use crate::transport::reader_feed;
 
@@ -63,6 +64,9 @@ pub(crate) struct ProtocolSink {
     /// The methods of a buffered protocol, where they are kept.
     get_buffer: Slot,
     buffer_updated: Slot,
+    /// The lookup of the method that is called with received data, and that of `get_buffer`.
+    receiving: InlineCache,
+    getting: InlineCache,
     delivery: Cell<Delivery>,
 }
 
@@ -104,19 +108,25 @@ impl ProtocolSink {
     /// `protocol.data_received(data)`.
     #[inline(always)]
     pub(crate) fn data_received(&self, data: &Ref) -> Result<(), Raised> {
-        self.call(&imports().data_received, data).map(drop)
+        self.call(&self.receiving, &imports().data_received, data).map(drop)
     }
 
     #[inline(always)]
-    fn call(&self, name: &Ref, argument: &Ref) -> Result<Ref, Raised> {
-        self.protocol.get().unwrap_or_else(Ref::none).call_method(name, &[argument.borrow()])
+    fn call(&self, cache: &InlineCache, name: &Ref, argument: &Ref) -> Result<Ref, Raised> {
+        cache.call(&self.protocol.get().unwrap_or_else(Ref::none), name, argument.borrow())
     }
 
     /// Calls a method, which may be kept.
-    fn call_kept(&self, method: &Slot, name: &Ref, argument: &Ref) -> Result<Ref, Raised> {
+    fn call_kept(
+        &self,
+        method: &Slot,
+        cache: &InlineCache,
+        name: &Ref,
+        argument: &Ref,
+    ) -> Result<Ref, Raised> {
         match method.get() {
             Some(method) => method.call_with([argument.borrow()]),
-            None => self.call(name, argument),
+            None => self.call(cache, name, argument),
         }
     }
 
@@ -181,7 +191,8 @@ impl ProtocolSink {
     /// `protocol.get_buffer(hint)`. The result is not empty. The inner error is the exception of a read into something
     /// that is no writable buffer, and names `parameter`.
     pub(crate) fn get_buffer(&self, hint: isize, parameter: &str) -> Result<Result<Buffer, Ref>, Raised> {
-        let target = self.call_kept(&self.get_buffer, &imports().get_buffer, &integer(hint as i64)?)?;
+        let target =
+            self.call_kept(&self.get_buffer, &self.getting, &imports().get_buffer, &integer(hint as i64)?)?;
         match Buffer::writable(&target, parameter) {
             Ok(buffer) if buffer.len() == 0 => Err(empty_buffer()),
             Ok(buffer) => Ok(Ok(buffer)),
@@ -191,7 +202,13 @@ impl ProtocolSink {
 
     /// `protocol.buffer_updated(count)`.
     pub(crate) fn buffer_updated(&self, count: isize) -> Result<(), Raised> {
-        self.call_kept(&self.buffer_updated, &imports().buffer_updated, &integer(count as i64)?).map(drop)
+        self.call_kept(
+            &self.buffer_updated,
+            &self.receiving,
+            &imports().buffer_updated,
+            &integer(count as i64)?,
+        )
+        .map(drop)
     }
 
     /// The method that is called with received data, if it is one of Python's, for the recorder.
