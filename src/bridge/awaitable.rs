@@ -40,7 +40,7 @@ use crate::capi::imports::imports;
 use crate::capi::methods::{Attribute, Method, TypeSlot};
 use crate::capi::native::{self, WeakList, native_class};
 use crate::capi::{Arguments, Borrowed, Exception, Fallible, Raised, Ref, Slot, This};
-use crate::event_loop::clock::monotonic_nanos;
+use crate::clock::monotonic_nanos;
 use crate::event_loop::core::process::forks;
 use crate::runtime::sync::oneshot::{self, Receiver, RecvError};
 use crate::runtime::{AbortHandle, NoThread};

@@ -17,7 +17,6 @@ use std::time::Duration;
 use pyo3::ffi;
 use pyo3::prelude::*;
 
-use super::clock::monotonic;
 use super::core::inbox::THROUGH_INBOX;
 use super::core::loop_clock::custom_time;
 use super::core::loop_ref::LoopRef;
@@ -37,6 +36,7 @@ use crate::capi::methods::{Method, TypeSlot};
 use crate::capi::native::{self, Dealloc, This, native_class};
 use crate::capi::recycle::context::context_for;
 use crate::capi::{Arguments, Borrowed, Exception, Raised, Ref};
+use crate::clock::monotonic;
 use crate::compat::clock::NativeTiming;
 use crate::compat::patches;
 use crate::compat::version::CREATE_TASK_TAKES_EAGER_START;

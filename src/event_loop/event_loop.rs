@@ -14,7 +14,6 @@ use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
 
-use super::clock::monotonic_nanos;
 use super::core::Core;
 use super::core::metrics::DurationsSnapshot;
 use super::core::watched_fd::Direction;
@@ -33,6 +32,7 @@ use crate::capi::imports::imports;
 use crate::capi::recycle::context::context_for;
 use crate::capi::section;
 use crate::capi::{Arguments, Fallible, Fatal, Raised, Ref, This};
+use crate::clock::monotonic_nanos;
 
 /// The native half of wakeloop.EventLoop.
 #[pyclass(module = "wakeloop._core", name = "EventLoop", subclass, frozen)]

@@ -27,7 +27,6 @@
 //! This module does not know transports: a token identifies a [`Source`](source::Source).
 
 pub(crate) mod calls;
-pub(crate) mod clock;
 pub(crate) mod completion;
 pub(crate) mod core;
 mod debug;

@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use pyo3::ffi;
 
-use super::clock::{monotonic_nanos, other_threads_nanos};
 use super::core::Core;
 use super::core::gil_fairness::{Away, YIELD};
 use super::core::io::WAKER;
@@ -20,6 +19,7 @@ use crate::capi::error::{Outcome, raise_io};
 use crate::capi::raised::check_signals;
 use crate::capi::threads::is_only_thread;
 use crate::capi::{Fatal, Raised};
+use crate::clock::{monotonic_nanos, other_threads_nanos};
 use crate::reactor::{Poller, Wait};
 use crate::recorder::event::{Kind, duration};
 

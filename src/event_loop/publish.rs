@@ -1,9 +1,9 @@
 //! Writes the figures of a published loop that are not counters: to the shared page, around polls.
 
-use super::clock::monotonic_nanos;
 use super::core::Core;
 use super::core::fd_table::SourceKind;
 use super::core::page::Slot;
+use crate::clock::monotonic_nanos;
 
 /// To count the transports takes time, so they are counted once in this interval, in nanoseconds.
 const INTERVAL: u64 = 100_000_000;

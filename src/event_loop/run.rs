@@ -1,6 +1,5 @@
 //! Runs entries of the ready queue.
 
-use super::clock::monotonic_nanos;
 use super::core::turn_meter::Batch;
 use super::core::{Core, Entry};
 use super::debug;
@@ -14,6 +13,7 @@ use crate::capi::future::is_done;
 use crate::capi::imports::imports;
 use crate::capi::recycle::futures::drop_future;
 use crate::capi::{Fatal, Raised, Ref};
+use crate::clock::monotonic_nanos;
 
 /// Runs the next `count` entries of the queue, which are of this batch.
 #[inline(always)]

@@ -6,13 +6,13 @@
 //! was slow, the callbacks of later large batches are timed one by one for a while. A turn with one callback reads the
 //! clock after the callback instead of when the next turn begins.
 
-use super::clock::{monotonic_nanos, ticks};
 use super::core::Core;
 use super::core::turn_meter::{Batch, Laps};
 use super::recording;
 use crate::capi::error::unless_raised;
 use crate::capi::inspect::{boolean, float, integer};
 use crate::capi::{Fatal, Raised, Ref};
+use crate::clock::{monotonic_nanos, ticks};
 use crate::histogram::LOWEST;
 
 /// A callback of the ready queue has returned, or a native object has handled an event.

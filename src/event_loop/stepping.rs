@@ -2,7 +2,6 @@
 //!
 //! [`select`] polls once, and queues all callbacks that are due. The Python code then runs the queue.
 
-use super::clock::monotonic_nanos;
 use super::core::Core;
 use super::core::poll_policy::{last_part, shorter};
 use super::core::run_state::Phase;
@@ -11,6 +10,7 @@ use super::poll::{is_yield_due, poll_with_gil, poll_without_gil, run_signal_hand
 use super::recording;
 use super::turn::{deliver_messages, make_due_timers_ready};
 use crate::capi::Fatal;
+use crate::clock::monotonic_nanos;
 use crate::reactor::Wait;
 use crate::recorder::event::Kind;
 use crate::recorder::thread::thread_number;

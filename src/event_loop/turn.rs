@@ -18,7 +18,6 @@
 
 use std::mem;
 
-use super::clock::{monotonic_nanos, ticks};
 use super::core::heartbeat::{Heartbeat, NOBODY};
 use super::core::inbox::{Call, Message, THROUGH_INBOX};
 use super::core::run_state::Phase;
@@ -32,6 +31,7 @@ use super::run::run_next;
 use super::slow::{end_turn, note_delay, note_part};
 use crate::capi::error::Outcome;
 use crate::capi::{Fatal, Raised, Ref};
+use crate::clock::{monotonic_nanos, ticks};
 use crate::reactor::{Event, Readiness};
 use crate::recorder::event::Kind;
 

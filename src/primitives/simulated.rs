@@ -9,7 +9,7 @@ use pyo3::types::{PyDict, PyTuple};
 
 use crate::capi::Fallible;
 use crate::capi::fallible::py_tuple;
-use crate::event_loop::clock::monotonic;
+use crate::clock::monotonic;
 
 /// A testing loop runs in this process.
 static ACTIVE: AtomicBool = AtomicBool::new(false);

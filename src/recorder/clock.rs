@@ -1,10 +1,7 @@
 //! The clock of events: the processor's counter where it is a clock, because reading it costs a third of a system
 //! clock; otherwise `CLOCK_MONOTONIC`.
-//!
-//! A counter is a clock if it counts at one rate on all processors, also while they sleep. On x86-64 the processor says
-//! so, and the kernel, which would not use it as its clock source otherwise. On AArch64 it always is.
 
-use std::mem::MaybeUninit;
+use crate::clock::{counter_is_clock, monotonic_nanos, ticks};
 
 /// What [`Clock::now`] reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,7 +37,7 @@ impl Clock {
     #[inline(always)]
     pub(crate) fn now(self) -> u64 {
         match self {
-            Clock::Counter => counter(),
+            Clock::Counter => ticks(),
             Clock::System => monotonic_nanos(),
         }
     }
@@ -75,89 +72,10 @@ impl Scale {
     }
 }
 
-fn monotonic_nanos() -> u64 {
-    let mut now = MaybeUninit::<libc::timespec>::uninit();
-    // SAFETY: this clock exists on every system, so the call succeeds and initialises `now`.
-    let now = unsafe {
-        libc::clock_gettime(libc::CLOCK_MONOTONIC, now.as_mut_ptr());
-        now.assume_init()
-    };
-    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
-}
-
-cfg_select! {
-    all(target_arch = "x86_64", not(miri)) => {
-        fn counter_is_clock() -> bool {
-            use std::arch::x86_64::__cpuid;
-
-            // A bit in EDX of this leaf says that the counter's rate never changes.
-            const LEAF: u32 = 0x8000_0007;
-            const INVARIANT: u32 = 1 << 8;
-            let invariant = __cpuid(0x8000_0000).eax >= LEAF && __cpuid(LEAF).edx & INVARIANT != 0;
-            let source = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
-            let source = std::fs::read_to_string(source).unwrap_or_else(|_| "tsc".to_owned());
-            invariant && ["tsc", "kvm-clock", "hyperv_clocksource_tsc_page"].contains(&source.trim())
-        }
-
-        /// A counter that is cheap to read, and grows steadily. If it is no clock, a difference is only an estimate.
-        #[inline(always)]
-        pub(crate) fn counter() -> u64 {
-            // SAFETY: every x86-64 processor has the instruction. The kernel can forbid it to a process, but then the
-            // clocks of the C library fail as well, because they use it.
-            unsafe { std::arch::x86_64::_rdtsc() }
-        }
-
-        /// How much the counter grows in a second, roughly: it has between 1 and 5 GHz.
-        #[inline(always)]
-        pub(crate) fn counter_rate() -> u64 {
-            1 << 32
-        }
-    }
-    all(target_arch = "aarch64", not(miri)) => {
-        fn counter_is_clock() -> bool {
-            true
-        }
-
-        /// A counter that is cheap to read, and grows steadily.
-        #[inline(always)]
-        pub(crate) fn counter() -> u64 {
-            let ticks;
-            // SAFETY: the virtual counter can be read in user mode on every system that we build for.
-            unsafe { std::arch::asm!("mrs {}, cntvct_el0", out(reg) ticks, options(nomem, nostack)) };
-            ticks
-        }
-
-        /// How much the counter grows in a second: between 24 MHz and 1 GHz.
-        #[inline(always)]
-        pub(crate) fn counter_rate() -> u64 {
-            let rate;
-            // SAFETY: as in `counter`. The register never changes.
-            unsafe { std::arch::asm!("mrs {}, cntfrq_el0", out(reg) rate, options(pure, nomem, nostack)) };
-            rate
-        }
-    }
-    _ => {
-        fn counter_is_clock() -> bool {
-            false
-        }
-
-        /// The system's clock: there is nothing that is cheaper to read.
-        #[inline(always)]
-        pub(crate) fn counter() -> u64 {
-            monotonic_nanos()
-        }
-
-        /// How much the counter grows in a second.
-        #[inline(always)]
-        pub(crate) fn counter_rate() -> u64 {
-            1_000_000_000
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::clock::ticks_per_second;
 
     #[test]
     fn a_scale_is_exact_at_both_ends_and_goes_beyond_them() {
@@ -179,7 +97,10 @@ mod tests {
         let (ticks, system) = (clock.now(), monotonic_nanos());
         let scale = Scale::between(start, clock.moment());
         let rate = 1e9 / scale.nanos_per_tick;
-        assert!(clock == Clock::System || (0.1..10.0).contains(&(rate / counter_rate() as f64)), "{rate}");
+        assert!(
+            clock == Clock::System || (0.1..10.0).contains(&(rate / ticks_per_second() as f64)),
+            "{rate}"
+        );
         // The thread may be interrupted between the two reads.
         assert!(scale.nanos(ticks).abs_diff(system) < 5_000_000, "{} {system}", scale.nanos(ticks));
     }

@@ -23,6 +23,8 @@ use std::cell::Cell;
 pub(crate) use setting::Setting;
 use trial::{Spent, Trial};
 
+use crate::clock::{process_nanos, thread_nanos};
+
 /// After a spin that found nothing, up to two to the power of this many spins are left out.
 const MOST_LEFT_OUT: u32 = 10;
 
@@ -137,14 +139,10 @@ pub(crate) enum Clock {
 impl Clock {
     /// In nanoseconds.
     fn now(self) -> u64 {
-        let clock = match self {
-            Clock::Thread => libc::CLOCK_THREAD_CPUTIME_ID,
-            Clock::Process => libc::CLOCK_PROCESS_CPUTIME_ID,
-        };
-        let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        // SAFETY: `time` is valid for the call. It stays zero if there is no such clock.
-        unsafe { libc::clock_gettime(clock, &mut time) };
-        time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+        match self {
+            Clock::Thread => thread_nanos(),
+            Clock::Process => process_nanos(),
+        }
     }
 }
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::helper::Shared;
 use super::output::Output;
 use super::report::{Report, describe, describe_end};
-use crate::event_loop::clock::monotonic_nanos;
+use crate::clock::monotonic_nanos;
 use crate::event_loop::core::heartbeat::{self, Beat, Heartbeat};
 
 /// The shortest limit. The monitor wakes up as often.

@@ -8,12 +8,12 @@
 use std::cell::Cell;
 use std::ffi::c_uint;
 
-use super::super::clock::monotonic;
 use super::super::support::call_support;
 use crate::capi::error::unless_raised;
 use crate::capi::imports::imports;
 use crate::capi::shared::version_tag;
 use crate::capi::{Raised, Ref, Slot};
+use crate::clock::monotonic;
 use crate::compat::clock;
 
 #[derive(Debug, Default)]

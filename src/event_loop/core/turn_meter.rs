@@ -6,13 +6,13 @@
 //!   turn began at the latest, and so were events that a poll reported at once. Other events were ready when the poll
 //!   ended, and a timer at its deadline. If the turn has several callbacks or events, the last one has also waited for
 //!   those before it.
-//! - Between the callbacks of a turn only [`ticks`](super::super::clock::ticks) are read, and only in small batches.
+//! - Between the callbacks of a turn only [`ticks`] are read, and only in small batches.
 //!
 //! All times are nanoseconds of the monotonic clock.
 
 use std::cell::Cell;
 
-use super::super::clock::{ticks, ticks_per_second};
+use crate::clock::{ticks, ticks_per_second};
 
 /// `loop.slow_turn_duration`, unless the program sets another.
 pub(crate) const SLOW_TURN: u64 = 250_000_000;

@@ -38,7 +38,7 @@ use crate::capi::imports::imports;
 use crate::capi::inspect::integer;
 use crate::capi::native::{self, native_class};
 use crate::capi::{Borrowed, Raised, Ref, Slot, This};
-use crate::event_loop::clock::monotonic_nanos;
+use crate::clock::monotonic_nanos;
 use crate::event_loop::core::process::forks;
 use crate::primitives::data::Data;
 use crate::primitives::simulated::runs_inline;

@@ -21,7 +21,7 @@ use crate::capi::imports::imports;
 use crate::capi::methods::Method;
 use crate::capi::native::{self, native_class};
 use crate::capi::{Borrowed, Raised, Ref, Slot, This};
-use crate::event_loop::clock::monotonic_nanos;
+use crate::clock::monotonic_nanos;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {

@@ -52,7 +52,7 @@ use crate::capi::class::add_methods;
 use crate::capi::native::native_class;
 use crate::capi::section::{self, AS_FREE_THREADED};
 use crate::capi::{Exception, Fallible, Raised, Ref, Slot, This};
-use crate::event_loop::clock::monotonic_nanos;
+use crate::clock::monotonic_nanos;
 use crate::event_loop::event_loop::EventLoop;
 use crate::event_loop::futures::new_future;
 use crate::framing::{ReadRequest, TooLong};

@@ -34,7 +34,7 @@ use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::event_loop::clock::ticks_per_second;
+use crate::clock::ticks_per_second;
 
 /// The binary logarithm of the part of a second that may lie between two writes of a burst: 0.24 milliseconds. Between
 /// the head and the body of a response, a framework takes 10 to 100 microseconds.

@@ -27,7 +27,7 @@ use crate::capi::inspect::integer;
 use crate::capi::native::{self, native_class};
 use crate::capi::section::FREE_THREADED;
 use crate::capi::{Arguments, Borrowed, Exception, Raised, Ref, Slot, This};
-use crate::event_loop::clock::monotonic_nanos;
+use crate::clock::monotonic_nanos;
 use crate::event_loop::core::Core;
 
 /// What the call does.

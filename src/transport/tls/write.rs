@@ -11,7 +11,7 @@ use crate::capi::buffer::{Buffer, bytes_from};
 use crate::capi::error::{handling, raise};
 use crate::capi::fallible::string_or_none;
 use crate::capi::{Exception, Fatal, Raised, Ref, This};
-use crate::event_loop::clock::ticks;
+use crate::clock::ticks;
 use crate::event_loop::core::{Core, RECEIVE};
 use crate::transport::base::protocol_sink::Delivery;
 use crate::transport::base::write_buffer::Done;
