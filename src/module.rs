@@ -15,10 +15,11 @@ use crate::capi::imports::imports;
 use crate::capi::once::Once;
 use crate::capi::{Fallible, Fatal, Raised, Ref, This, section};
 use crate::compat::{self, clock, patches, sockets, transports};
-use crate::event_loop::core::{Core, heartbeat, page, process};
+use crate::event_loop::core::{Core, heartbeat, page};
 use crate::event_loop::{
     calls, core, event_loop::EventLoop, executor_future, handle, recording, simulation, sock,
 };
+use crate::fork;
 use crate::histogram;
 use crate::primitives::{self, lookup};
 use crate::settings::{self, Value};
@@ -41,7 +42,7 @@ fn _forking() -> PyResult<()> {
 /// Called by `os.register_at_fork` in every child.
 #[pyfunction]
 fn _forked() {
-    process::forked();
+    fork::forked();
     page::forked();
     heartbeat::forked();
 }

@@ -41,7 +41,7 @@ use crate::capi::methods::{Attribute, Method, TypeSlot};
 use crate::capi::native::{self, WeakList, native_class};
 use crate::capi::{Arguments, Borrowed, Exception, Fallible, Raised, Ref, Slot, This};
 use crate::clock::monotonic_nanos;
-use crate::event_loop::core::process::forks;
+use crate::fork::Owned;
 use crate::runtime::sync::oneshot::{self, Receiver, RecvError};
 use crate::runtime::{AbortHandle, NoThread};
 
@@ -111,7 +111,8 @@ enum Phase {
     NewNextTurn,
     /// The outcome is known, and the task gets it in the next turn of the loop.
     Ready(Outcome),
-    Started(Started),
+    /// In a forked child no thread completes the operations of the parent.
+    Started(Owned<Started>),
     Over,
 }
 
@@ -119,8 +120,6 @@ struct Started {
     outcome: Receiver<Outcome>,
     waker: Arc<WakeOnce>,
     task: AbortHandle,
-    /// The fork count when it was started. In a forked child no thread completes the operations of the parent.
-    forks: u32,
 }
 
 // `make_type` builds the class. Only `in_phase` makes instances.
@@ -265,7 +264,7 @@ impl Operation {
         }
         this.future.set(Some(future.clone_ref()));
         this.awaited.begin_wait(monotonic_nanos());
-        this.phase.set(Phase::Started(Started { outcome, waker, task, forks: forks() }));
+        this.phase.set(Phase::Started(Owned::new(Started { outcome, waker, task })));
         this.track();
         budget::refill();
         Ok(Step::Wait(future))
@@ -341,7 +340,7 @@ impl Coroutine for Operation {
                 return Err(Exception::RuntimeError.raise(&text));
             }
         };
-        if let Some(outcome) = started.take() {
+        if let Some(outcome) = started.get_mut().and_then(|started| received(&mut started.outcome)) {
             this.future.clear();
             return this.conclude(py, outcome);
         }
@@ -362,7 +361,14 @@ impl Coroutine for Operation {
             self.result.clear();
         }
         match phase {
-            Phase::Started(started) => started.end(),
+            Phase::Started(started) => {
+                if let Some(Started { outcome, waker, task }) = started.into_inner() {
+                    // Dropped here, because a worker that dropped the waiter would not be attached. Dropping the
+                    // outcome may need Python too: it may return what it holds.
+                    drop_attached((waker.take(), outcome));
+                    task.abort();
+                }
+            }
             Phase::New(work) => drop(work),
             Phase::NewJob(prepare) => drop(prepare),
             Phase::Ready(outcome) => drop(outcome),
@@ -395,24 +401,6 @@ fn leave(this: This<'_, Operation>, arguments: Arguments<'_>) -> Result<Ref, Rai
     match this.result.take() {
         Some(opened) => opened.call_method(&imports().__aexit__, arguments.rest(0)),
         None => Err(Exception::RuntimeError.raise(&format!("{}() has opened nothing", this.name))),
-    }
-}
-
-impl Started {
-    fn take(&mut self) -> Option<Outcome> {
-        // In a forked child the outcome never comes: the workers are threads of the parent.
-        if self.forks == forks() { received(&mut self.outcome) } else { None }
-    }
-
-    fn end(self) {
-        if self.forks == forks() {
-            // Dropped here, because a worker that dropped the waiter would not be attached. Dropping the outcome may
-            // need Python too: it may return what it holds.
-            drop_attached((self.waker.take(), self.outcome));
-            self.task.abort();
-        } else {
-            std::mem::forget(self);
-        }
     }
 }
 

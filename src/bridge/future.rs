@@ -27,7 +27,7 @@ use super::panic::RuntimePanic;
 use crate::capi;
 use crate::capi::Fallible;
 use crate::capi::fallible::dict;
-use crate::event_loop::core::process::forked;
+use crate::fork::forked;
 use crate::runtime::sync::oneshot;
 use crate::runtime::yield_now;
 

@@ -20,9 +20,10 @@ use crate::capi::error::{Outcome, exception, raise_io};
 use crate::capi::imports::imports;
 use crate::capi::{Fallible, Fatal, Raised, Ref};
 use crate::event_loop::core::inbox::{Inbox, Message};
-use crate::event_loop::core::process::{PARENTS_LOOP, forks};
+use crate::event_loop::core::process::PARENTS_LOOP;
 use crate::event_loop::event_loop::EventLoop;
 use crate::event_loop::unraisable::unraisable;
+use crate::fork::Owner;
 
 /// Sends messages to one loop. It is `Send` and `Sync`. It may outlive the loop; messages to a closed loop are dropped.
 #[derive(Clone, Debug)]
@@ -173,8 +174,8 @@ impl std::fmt::Debug for ForeignQueue {
 pub(crate) struct ForeignInbox {
     queue: Arc<ForeignQueue>,
     reader: UnixStream,
-    /// The fork count when it was made. A forked child shares the descriptors of its parent's loops.
-    forks: u32,
+    /// A forked child shares the descriptors of its parent's loops.
+    owner: Owner,
 }
 
 impl ForeignInbox {
@@ -194,7 +195,7 @@ impl ForeignInbox {
             && let Ok(inbox) = known.call0()?.cast_into::<ForeignInbox>()
         {
             // The parent would receive the byte: both processes watch the same descriptors.
-            if inbox.get().forks != forks() {
+            if !inbox.get().owner.is_this_process() {
                 return Err(exception::<PyRuntimeError>(PARENTS_LOOP));
             }
             return Ok(inbox);
@@ -218,14 +219,14 @@ impl ForeignInbox {
             signalled: AtomicBool::new(false),
             writer,
         };
-        Ok(ForeignInbox { queue: Arc::new(queue), reader, forks: forks() })
+        Ok(ForeignInbox { queue: Arc::new(queue), reader, owner: Owner::this_process() })
     }
 }
 
 /// The loop has dropped its reader callback: it is closed.
 impl Drop for ForeignInbox {
     fn drop(&mut self) {
-        if self.forks == forks() {
+        if self.owner.is_this_process() {
             self.queue.close();
         }
     }
@@ -240,7 +241,7 @@ impl ForeignInbox {
 
     /// The loop's reader callback: runs all messages.
     fn drain(&self, py: Python<'_>) -> PyResult<()> {
-        if self.forks != forks() {
+        if !self.owner.is_this_process() {
             // The messages are for the parent's loop, and the byte is for the parent to read.
             return Ok(());
         }

@@ -18,30 +18,27 @@ use super::promise::Promise;
 use crate::capi::Fallible;
 use crate::capi::call::panic_text;
 use crate::capi::error::exception;
-use crate::event_loop::core::process::forks;
+use crate::fork::Owned;
 use crate::runtime::BlockingPool;
 
 /// The maximum size of asyncio's default executor.
 const THREADS: usize = 32;
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
 
-/// The pool, and the fork count when it was created: a forked child has the memory of the pool, but not its threads.
-static POOL: Mutex<Option<(BlockingPool, u32)>> = Mutex::new(None);
+/// A forked child has the memory of its parent's pool, but not the threads, one of which may have held the pool's lock
+/// at the fork.
+static POOL: Mutex<Option<Owned<BlockingPool>>> = Mutex::new(None);
 
 /// Lets `submit` pass a job to the pool, which is not retired meanwhile.
 fn with_pool(submit: impl FnOnce(&BlockingPool)) {
     // The lock may be poisoned: no code under it can panic half-way through a change.
     let mut place = POOL.lock().unwrap_or_else(PoisonError::into_inner);
-    match &*place {
-        Some((pool, owner)) if *owner == forks() => submit(pool),
-        _ => {
-            let pool = BlockingPool::new(THREADS, KEEP_ALIVE);
-            submit(&pool);
-            // In a forked child the parent's pool is leaked: its threads do not exist here, and one of them may have
-            // held its lock at the fork.
-            std::mem::forget(place.replace((pool, forks())));
-        }
+    if let Some(pool) = place.as_ref().and_then(Owned::get) {
+        return submit(pool);
     }
+    let pool = BlockingPool::new(THREADS, KEEP_ALIVE);
+    submit(&pool);
+    *place = Some(Owned::new(pool));
 }
 
 /// Ends the idle threads of the pool, as a closed loop of asyncio ends those of its executor. A job of another loop
@@ -51,9 +48,9 @@ pub(crate) fn _end_idle_threads(py: Python<'_>) {
     /// A thread that is idle ends much sooner.
     const MOST: Duration = Duration::from_millis(20);
     let mut place = POOL.lock().unwrap_or_else(PoisonError::into_inner);
-    let retired = place.take_if(|(_, owner)| *owner == forks());
+    let retired = place.take();
     drop(place);
-    if let Some((pool, _)) = retired {
+    if let Some(pool) = retired.and_then(Owned::into_inner) {
         py.detach(|| pool.retire(MOST));
     }
 }

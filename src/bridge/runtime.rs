@@ -4,19 +4,22 @@ use std::cell::RefCell;
 use std::io;
 use std::sync::Mutex;
 
-use crate::event_loop::core::process::forks;
+use crate::fork::Owned;
 use crate::runtime::{Builder, Handle, NoThread, Runtime};
 use crate::settings;
 
-struct Started {
-    handle: Handle,
-    /// The fork count when it was started: a forked child has the memory of the runtime, but not its threads.
-    forks: u32,
+struct State {
+    /// A forked child has the memory of its parent's runtime, but not the threads, one of which may have held a lock of
+    /// it at the fork.
+    started: Option<Owned<Handle>>,
+    workers: Option<usize>,
 }
 
-struct State {
-    started: Option<Started>,
-    workers: Option<usize>,
+impl State {
+    /// The handle, if the runtime was started in this process.
+    fn handle(&self) -> Option<&Handle> {
+        self.started.as_ref()?.get()
+    }
 }
 
 static STATE: Mutex<State> = Mutex::new(State { started: None, workers: None });
@@ -27,8 +30,8 @@ fn state() -> std::sync::MutexGuard<'static, State> {
 }
 
 thread_local! {
-    /// The handle and its fork count, cached per thread.
-    static KNOWN: RefCell<Option<(u32, Handle)>> = const { RefCell::new(None) };
+    /// The handle, cached per thread.
+    static KNOWN: RefCell<Option<Owned<Handle>>> = const { RefCell::new(None) };
 }
 
 /// The runtime's handle. Starts the runtime on first use, and again in a forked child.
@@ -36,25 +39,18 @@ thread_local! {
 /// # Errors
 /// When threads or descriptors run out, and for an environment variable that means nothing.
 pub(crate) fn handle() -> io::Result<Handle> {
-    let forks = forks();
-    let known = KNOWN.with_borrow(|known| known.clone());
-    if let Some((_, handle)) = known.filter(|(number, _)| *number == forks) {
+    if let Some(handle) = KNOWN.with_borrow(|known| known.as_ref()?.get().cloned()) {
         return Ok(handle);
     }
-    let handle = start(forks)?;
-    let stale = KNOWN.replace(Some((forks, handle.clone())));
-    // In a forked child the parent's handle is leaked: its threads do not exist here, and one of them may have held a
-    // lock of the runtime at the fork.
-    std::mem::forget(stale);
+    let handle = start()?;
+    KNOWN.set(Some(Owned::new(handle.clone())));
     Ok(handle)
 }
 
-fn start(forks: u32) -> io::Result<Handle> {
+fn start() -> io::Result<Handle> {
     let mut state = state();
-    if let Some(started) = &state.started
-        && started.forks == forks
-    {
-        return Ok(started.handle.clone());
+    if let Some(handle) = state.handle() {
+        return Ok(handle.clone());
     }
     settings::check()?;
     let mut builder = Builder::new();
@@ -70,21 +66,19 @@ fn start(forks: u32) -> io::Result<Handle> {
     handle.open_driver()?;
     // The runtime is never dropped: joining its threads at exit could wait for a peer that never sends.
     std::mem::forget::<Runtime>(runtime);
-    // In a forked child this leaks the parent's handle; see `handle`.
-    std::mem::forget(state.started.replace(Started { handle: handle.clone(), forks }));
+    state.started = Some(Owned::new(handle.clone()));
     Ok(handle)
 }
 
 /// The handle, if the runtime was started in this process.
 pub(crate) fn started() -> Option<Handle> {
-    let state = state();
-    state.started.as_ref().filter(|started| started.forks == forks()).map(|it| it.handle.clone())
+    state().handle().cloned()
 }
 
 /// Sets the number of workers with which the runtime will start. Returns false if it has started already.
 pub(crate) fn configure(workers: usize) -> bool {
     let mut state = state();
-    if state.started.as_ref().is_some_and(|started| started.forks == forks()) {
+    if state.handle().is_some() {
         return false;
     }
     state.workers = Some(workers);

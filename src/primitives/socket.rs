@@ -23,7 +23,7 @@ use crate::capi::methods::Method;
 use crate::capi::sockaddr::internet_to_python;
 use crate::capi::socket::adopt;
 use crate::capi::{Arguments, Exception, Fallible, Native, Raised, Ref, Slot, This};
-use crate::event_loop::core::process::forks;
+use crate::fork::Owner;
 
 /// The part of a socket that exists while it is open.
 pub(crate) trait Inside {
@@ -49,7 +49,7 @@ pub(crate) struct OpenSocket<T: Inside> {
     python: Slot,
     closed: Closed,
     /// A forked child has its parent's sockets, but not the threads that serve them.
-    forks: u32,
+    owner: Owner,
 }
 
 impl<T: Inside> OpenSocket<T> {
@@ -60,7 +60,7 @@ impl<T: Inside> OpenSocket<T> {
             peer,
             python: Slot::empty(),
             closed: Closed::new(),
-            forks: forks(),
+            owner: Owner::this_process(),
         }
     }
 
@@ -107,7 +107,7 @@ impl<T: Inside> OpenSocket<T> {
 
     /// Was the socket made by the parent process, before a fork?
     pub(super) fn is_parents(&self) -> bool {
-        self.forks != forks()
+        !self.owner.is_this_process()
     }
 
     fn fileno(&self) -> i32 {

@@ -18,7 +18,7 @@ use super::detached::Thread;
 use super::stack::Stack;
 use crate::capi::Ref;
 use crate::event_loop::core::heartbeat::{Beat, Heartbeat};
-use crate::event_loop::core::process::forks;
+use crate::fork::Owner;
 use crate::runtime::SignalsBlocked;
 
 /// How long `stop` waits for the threads to end.
@@ -55,9 +55,9 @@ pub(super) struct Answer {
 pub(super) struct Shared {
     state: Mutex<State>,
     changed: Condvar,
-    /// The fork count of the process that has the threads. In a child of it nothing here may be touched: a thread of the
-    /// parent may have held the lock.
-    forks: u32,
+    /// The process that has the threads. In a child of it nothing here may be touched: a thread of the parent may have
+    /// held the lock.
+    owner: Owner,
 }
 
 #[derive(Debug, Default)]
@@ -73,7 +73,7 @@ struct State {
 
 impl Shared {
     pub(super) fn new() -> Shared {
-        Shared { state: Mutex::default(), changed: Condvar::new(), forks: forks() }
+        Shared { state: Mutex::default(), changed: Condvar::new(), owner: Owner::this_process() }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -111,13 +111,13 @@ impl Shared {
 
     /// Has this process the threads, and were they not stopped?
     pub(super) fn is_running(&self) -> bool {
-        self.forks == forks() && !self.lock().stopped
+        self.owner.is_this_process() && !self.lock().stopped
     }
 
     /// Ends the threads, and waits for them; a second at most, if one is held up by its file. Must not be called with
     /// the GIL held.
     pub(super) fn stop(&self) {
-        if self.forks != forks() {
+        if !self.owner.is_this_process() {
             return;
         }
         let mut state = self.lock();

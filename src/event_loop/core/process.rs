@@ -5,31 +5,16 @@
 //! over.
 
 use std::cell::Cell;
-use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::fork::Owner;
 
 /// The error text for a forked child that uses its parent's loop.
 pub(crate) const PARENTS_LOOP: &str =
     "this event loop belongs to the parent process; a forked child has to make its own";
 
-/// The fork count: the number of forks between the first process and this one.
-static FORKS: AtomicU32 = AtomicU32::new(0);
-
-/// Counts a fork. Called in the forked child, before any other function of this crate.
-pub(crate) fn forked() {
-    // Relaxed: the child has one thread.
-    FORKS.fetch_add(1, Ordering::Relaxed);
-}
-
-/// The fork count of this process. An object that has recorded another count was made by a parent process.
-pub(crate) fn forks() -> u32 {
-    // Relaxed: changes only in a child that has one thread.
-    FORKS.load(Ordering::Relaxed)
-}
-
 #[derive(Debug)]
 pub(crate) struct OwnerProcess {
-    /// The fork count of the process that has the loop.
-    forks: Cell<u32>,
+    owner: Owner,
     /// A forked child cannot take over the loop: it has left a run of the loop in the middle, or other code waits for
     /// the loop's descriptor.
     in_use: Cell<bool>,
@@ -37,17 +22,17 @@ pub(crate) struct OwnerProcess {
 
 impl OwnerProcess {
     pub(crate) fn new() -> OwnerProcess {
-        OwnerProcess { forks: Cell::new(forks()), in_use: Cell::new(false) }
+        OwnerProcess { owner: Owner::this_process(), in_use: Cell::new(false) }
     }
 
     /// Is this a forked child with its parent's loop?
     pub(crate) fn is_parent(&self) -> bool {
-        self.forks.get() != forks()
+        !self.owner.is_this_process()
     }
 
     /// This process has the loop from now on.
     pub(crate) fn adopt(&self) {
-        self.forks.set(forks());
+        self.owner.adopt();
     }
 
     pub(crate) fn is_in_use(&self) -> bool {

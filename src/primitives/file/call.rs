@@ -39,7 +39,7 @@ use crate::capi::inspect::integer;
 use crate::capi::native::{self, native_class};
 use crate::capi::{Borrowed, Raised, Ref, Slot, This};
 use crate::clock::monotonic_nanos;
-use crate::event_loop::core::process::forks;
+use crate::fork::Owned;
 use crate::primitives::data::Data;
 use crate::primitives::simulated::runs_inline;
 use crate::runtime::sync::oneshot::{self, Receiver};
@@ -105,9 +105,11 @@ impl Action {
 
 enum Phase {
     New,
-    Queued(Arc<Ticket>),
+    /// In a forked child no task of the parent passes the turn on.
+    Queued(Owned<Arc<Ticket>>),
     Granted(TurnGuard),
-    Running(Running),
+    /// In a forked child no thread completes the jobs of the parent.
+    Running(Owned<Running>),
     /// It is done, and the task gets the result in the next turn of the loop.
     Done(Ref),
     Over,
@@ -128,8 +130,6 @@ struct Running {
     abortable: bool,
     /// Closing it ends the wait of a read for data.
     cancel: Option<PipeWriter>,
-    /// The fork count when it was started. In a forked child no thread completes the jobs of the parent.
-    forks: u32,
 }
 
 #[repr(C)]
@@ -141,8 +141,8 @@ pub(super) struct FileCall {
     future: Slot,
     /// The object that a read fills, or the error that a `writelines` raises in the end.
     object: Slot,
-    /// The fork count when it was queued.
-    forks: Cell<u32>,
+    mode: Mode,
+    yields_first: bool,
     awaited: AwaitState,
     phase: Cell<Phase>,
     action: Cell<Option<Action>>,
@@ -158,7 +158,8 @@ impl FileCall {
             file: Slot::new(Some(file.object().to_owned())),
             future: Slot::empty(),
             object: Slot::empty(),
-            forks: Cell::new(0),
+            mode: action.mode(),
+            yields_first: action.yields_first(),
             awaited: AwaitState::default(),
             phase: Cell::new(Phase::New),
             action: Cell::new(Some(action)),
@@ -183,10 +184,7 @@ impl FileCall {
     /// Takes the turn, or waits for it.
     fn begin(this: This<'_, Self>, file: This<'_, File>) -> Result<Step, Raised> {
         file.check_process()?;
-        let action = this.action.take();
-        let mode = action.as_ref().map_or(Mode::Alone, Action::mode);
-        let yields_first = action.as_ref().is_some_and(Action::yields_first);
-        this.action.set(action);
+        let mode = this.mode;
         let taken = if file.inside { Some(file.turn_again()?) } else { TurnGuard::take(&file.shared, mode) };
         let guard = match taken {
             Some(guard) => guard,
@@ -195,13 +193,12 @@ impl FileCall {
                 match TurnGuard::queue(&file.shared, mode, WakeOnce::new(waiter)) {
                     Ok(guard) => guard,
                     Err(ticket) => {
-                        this.forks.set(forks());
-                        return Ok(FileCall::wait(this, Phase::Queued(ticket), future));
+                        return Ok(FileCall::wait(this, Phase::Queued(Owned::new(ticket)), future));
                     }
                 }
             }
         };
-        if yields_first && budget::is_spent() {
+        if this.yields_first && budget::is_spent() {
             this.phase.set(Phase::Granted(guard));
             return Ok(Step::Yield);
         }
@@ -365,9 +362,8 @@ impl FileCall {
             drop_attached(waker.take());
             return FileCall::conclude(this, file, finished.ok());
         }
-        let running =
-            Running { finished, waker, task: task.abort_handle(), abortable, cancel, forks: forks() };
-        Ok(FileCall::wait(this, Phase::Running(running), future))
+        let running = Running { finished, waker, task: task.abort_handle(), abortable, cancel };
+        Ok(FileCall::wait(this, Phase::Running(Owned::new(running)), future))
     }
 
     /// Runs the job on the loop's thread, for a testing loop. The task gets the result in the next turn.
@@ -654,23 +650,24 @@ impl Coroutine for FileCall {
                 return FileCall::begin(this, file);
             }
             Phase::Granted(guard) => return FileCall::perform(this, file, guard),
-            Phase::Queued(ticket) if this.forks.get() == forks() => {
-                if let Some(guard) = TurnGuard::redeem(&file.shared, &ticket) {
+            Phase::Queued(ticket) => {
+                if let Some(guard) = ticket.get().and_then(|ticket| TurnGuard::redeem(&file.shared, ticket)) {
                     this.future.clear();
                     return FileCall::perform(this, file, guard);
                 }
                 Phase::Queued(ticket)
             }
-            Phase::Running(mut running) if running.forks == forks() => match running.finished.try_recv() {
-                Ok(None) => Phase::Running(running),
-                received => {
-                    this.future.clear();
-                    return FileCall::conclude(this, file, received.ok().flatten());
+            Phase::Running(mut running) => {
+                match running.get_mut().map_or(Ok(None), |running| running.finished.try_recv()) {
+                    Ok(None) => Phase::Running(running),
+                    received => {
+                        this.future.clear();
+                        return FileCall::conclude(this, file, received.ok().flatten());
+                    }
                 }
-            },
+            }
             Phase::Done(result) => return Ok(Step::Done(result)),
             Phase::Over => return Err(already_awaited()),
-            parents => parents,
         };
         // Other code has stepped the call, so it waits on. If the future is done, other code has cancelled it.
         this.phase.set(phase);
@@ -686,19 +683,15 @@ impl Coroutine for FileCall {
         self.future.clear();
         match phase {
             Phase::Queued(ticket) => {
-                if self.forks.get() != forks() {
-                    std::mem::forget(ticket);
-                } else if let Some(object) = self.file.get()
+                if let Some(ticket) = ticket.into_inner()
+                    && let Some(object) = self.file.get()
                     && let Some(file) = object.downcast_sync::<File>()
                 {
                     ticket.give_up(&file.shared);
                 }
             }
             Phase::Running(running) => {
-                if running.forks != forks() {
-                    std::mem::forget(running);
-                } else {
-                    let Running { finished, waker, task, abortable, cancel, .. } = running;
+                if let Some(Running { finished, waker, task, abortable, cancel }) = running.into_inner() {
                     drop_attached((waker.take(), finished, cancel));
                     if abortable {
                         task.abort();

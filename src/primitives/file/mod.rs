@@ -24,7 +24,7 @@ mod turn;
 
 use std::io;
 use std::os::fd::RawFd;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use pyo3::prelude::*;
@@ -39,7 +39,7 @@ use crate::capi::native::native_class;
 use crate::capi::raised::{check_signals, ignored_while_finalizing, undisturbed};
 use crate::capi::threads::released;
 use crate::capi::{Exception, Fallible, Raised, Ref, Slot};
-use crate::event_loop::core::process::forks;
+use crate::fork::Owner;
 
 use buffered::Buffered;
 use turn::{Turn, TurnGuard};
@@ -55,8 +55,8 @@ pub(super) struct Shared {
     turn: Turn,
     /// `close` has had its turn. Relaxed: the turn orders the operations.
     closed: AtomicBool,
-    /// The fork count of the process that uses the file.
-    forks: AtomicU32,
+    /// The process that uses the file.
+    owner: Owner,
 }
 
 impl Shared {
@@ -194,14 +194,13 @@ impl File {
     /// Raises RuntimeError in a forked child, if an operation was under way at the fork: the thread that does it, and
     /// the task that would pass the turn on, are the parent's.
     fn check_process(&self) -> Result<(), Raised> {
-        let forks = forks();
-        if self.shared.forks.load(Ordering::Relaxed) == forks {
+        if self.shared.owner.is_this_process() {
             return Ok(());
         }
         if self.shared.try_lock().is_none() || self.shared.turn.is_taken() {
             return Err(Exception::RuntimeError.raise("this file is in use by the parent process"));
         }
-        self.shared.forks.store(forks, Ordering::Relaxed);
+        self.shared.owner.adopt();
         Ok(())
     }
 
@@ -257,7 +256,7 @@ fn _open_file(py: Python<'_>, raw: Bound<'_, PyAny>, regular: bool, capacity: us
         state: Mutex::new(Buffered::new(fd, regular, capacity)),
         turn: Turn::default(),
         closed: AtomicBool::new(false),
-        forks: AtomicU32::new(forks()),
+        owner: Owner::this_process(),
     };
     let file = File {
         shared: Arc::new(shared),

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::Shared;
 use crate::bridge::waiter::WakeOnce;
-use crate::event_loop::core::process::forks;
+use crate::fork::Owner;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Mode {
@@ -97,7 +97,7 @@ impl Turn {
 #[derive(Debug)]
 pub(super) struct TurnGuard {
     shared: Arc<Shared>,
-    forks: u32,
+    owner: Owner,
 }
 
 impl TurnGuard {
@@ -133,7 +133,7 @@ impl TurnGuard {
     }
 
     fn of(shared: &Arc<Shared>) -> TurnGuard {
-        TurnGuard { shared: shared.clone(), forks: forks() }
+        TurnGuard { shared: shared.clone(), owner: Owner::this_process() }
     }
 
     pub(super) fn shared(&self) -> &Arc<Shared> {
@@ -143,14 +143,14 @@ impl TurnGuard {
     /// The same turn once more. It passes on when all its guards were dropped.
     pub(super) fn again(&self) -> TurnGuard {
         self.shared.turn.lock().holders += 1;
-        TurnGuard { shared: self.shared.clone(), forks: self.forks }
+        TurnGuard { shared: self.shared.clone(), owner: self.owner.clone() }
     }
 }
 
 impl Drop for TurnGuard {
     fn drop(&mut self) {
         // In a forked child the owners of tickets are tasks of the parent.
-        if self.forks == forks() {
+        if self.owner.is_this_process() {
             self.shared.turn.release();
         }
     }

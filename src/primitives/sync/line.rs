@@ -8,7 +8,7 @@
 
 use std::collections::VecDeque;
 
-use crate::event_loop::core::process::forks;
+use crate::fork::Owner;
 
 /// Where a waiter is in the line: those with smaller numbers came earlier. No two waiters of a line ever have the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -31,12 +31,12 @@ pub(super) struct Line<W> {
     waiting: VecDeque<(Place, W)>,
     /// Those that were notified, and have neither come back nor left. Sorted.
     notified: VecDeque<Place>,
-    forks: u32,
+    owner: Owner,
 }
 
 impl<W> Line<W> {
     pub(super) fn new() -> Line<W> {
-        Line { next: 0, waiting: VecDeque::new(), notified: VecDeque::new(), forks: forks() }
+        Line { next: 0, waiting: VecDeque::new(), notified: VecDeque::new(), owner: Owner::this_process() }
     }
 
     pub(super) fn waiters(&self) -> impl Iterator<Item = &W> {
@@ -45,8 +45,8 @@ impl<W> Line<W> {
 
     /// Forgets the waiters of a parent process.
     fn check_process(&mut self) {
-        if self.forks != forks() {
-            self.forks = forks();
+        if !self.owner.is_this_process() {
+            self.owner.adopt();
             // Dropping them would release objects and descriptors that the parent's loop still uses here.
             std::mem::forget((std::mem::take(&mut self.waiting), std::mem::take(&mut self.notified)));
         }
