@@ -154,7 +154,7 @@ test-rust-with-python: $(MADE)-venv #- runs all the Rust tests in a build with P
 
 # `make types` and `make guides` run the two files that are left out here.
 test-python: $(MADE)-extension $(MADE)-test ## runs the Python tests
-	$(PY) -m pytest --ignore tests/test_typing.py --ignore tests/test_guides.py
+	$(PY) -m pytest --ignore tests/project/test_typing.py --ignore tests/project/test_guides.py
 
 conformance-quick: $(MADE)-extension $(MADE)-test ## runs a part of CPython's own asyncio tests, and none of them twice
 	$(PY) -m tests.conformance --quick
@@ -212,7 +212,7 @@ sanitize-threads: #- runs the runtime's tests, and 64 runtimes in 64 threads for
 	if [ -z '$(SANITIZE_CARGO)' ] || ! [ -d "$$($(subst cargo,rustc,$(SANITIZE_CARGO)) --print sysroot)/$$source" ]; then \
 		echo 'skipped: no source of the standard library (rustup +nightly component add rust-src)'; else \
 	export RUSTFLAGS='-Zsanitizer=thread --cfg wakeloop_tsan' CARGO_TARGET_DIR=target/tsan PROPTEST_CASES=32 \
-		TSAN_OPTIONS='allocator_may_return_null=1 suppressions=$(abspath tests/tsan.suppressions)'; \
+		TSAN_OPTIONS='allocator_may_return_null=1 suppressions=$(abspath tests/rust/tsan.suppressions)'; \
 	test="$(SANITIZE_CARGO) test -Zbuild-std --target $$(rustc -vV | sed -n 's/^host: //p') --no-default-features --quiet"; \
 	$$test --no-fail-fast --lib --tests && STRESS_SECONDS=$(STRESS_SECONDS) $$test --test many_runtimes -- --nocapture; fi
 
@@ -231,7 +231,7 @@ DEBUG_ENV := MULTIDICT_NO_EXTENSIONS=1 AIOHTTP_NO_EXTENSIONS=1 YARL_NO_EXTENSION
 debug-tests: export CARGO_TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)/debug-python
 debug-tests: $(MADE)-venv
 	env $(DEBUG_ENV) $(MAKE) PYTHON=$(PYTHON) VENV=$(VENV) $(MADE)-extension $(MADE)-test
-	env $(DEBUG_ENV) $(PY) -m pytest --loop wakeloop --timeout 120 --ignore tests/ecosystem --ignore tests/test_typing.py
+	env $(DEBUG_ENV) $(PY) -m pytest --loop wakeloop --timeout 120 --ignore tests/ecosystem --ignore tests/project/test_typing.py
 	env $(DEBUG_ENV) $(PY) -m tests.conformance --quick
 
 SYSTEMS := aarch64-apple-darwin x86_64-apple-darwin x86_64-unknown-freebsd
@@ -274,7 +274,7 @@ extension: $(MADE)-extension $(MADE)-test #- builds and tests examples/extension
 	$(PY) -m pytest -p no:cacheprovider -c examples/extension/pyproject.toml examples/extension
 
 types: $(MADE)-extension $(MADE)-test ## checks types: mypy over the package and its tools, the stubs against the extension
-	$(PY) -m pytest tests/test_typing.py
+	$(PY) -m pytest tests/project/test_typing.py
 
 # Rust's documentation first: the site has it under rust/.
 docs: $(MADE)-extension $(MADE)-docs ## builds the documentation into docs/_build; a warning is an error
@@ -285,14 +285,14 @@ docs: $(MADE)-extension $(MADE)-docs ## builds the documentation into docs/_buil
 	@test -f docs/_build/rust/wakeloop/index.html && echo 'docs/_build/index.html'
 
 guides: $(MADE)-guides ## runs the code of the documentation's pages, those about other people's packages included
-	$(VENV)/guides/bin/python -m pytest -p no:asyncio -p no:anyio tests/test_guides.py
+	$(VENV)/guides/bin/python -m pytest -p no:asyncio -p no:anyio tests/project/test_guides.py
 
 every-guide: $(MADE)-guides #- the same; a package or a program that a page needs and that is missing is a failure
-	$(VENV)/guides/bin/python -m pytest -p no:asyncio -p no:anyio --every-guide tests/test_guides.py
+	$(VENV)/guides/bin/python -m pytest -p no:asyncio -p no:anyio --every-guide tests/project/test_guides.py
 
 fuzz: $(MADE)-extension $(MADE)-test ## compares asyncio with wakeloop in a thousand random scenarios of each kind (differential fuzzing)
-	SCENARIOS=$(or $(SCENARIOS),1000) FIRST_SEED=$(or $(FIRST_SEED),1000) $(PY) -m pytest -q tests/test_differential.py
-	FILE_SCENARIOS=$(or $(FILE_SCENARIOS),10000) FIRST_SEED=$(or $(FIRST_SEED),1000) $(PY) -m pytest -q tests/test_files_differential.py
+	SCENARIOS=$(or $(SCENARIOS),1000) FIRST_SEED=$(or $(FIRST_SEED),1000) $(PY) -m pytest -q tests/compat/test_differential.py
+	FILE_SCENARIOS=$(or $(FILE_SCENARIOS),10000) FIRST_SEED=$(or $(FIRST_SEED),1000) $(PY) -m pytest -q tests/files/test_differential.py
 
 SECONDS_EACH ?= 60
 

@@ -1,8 +1,8 @@
 """The private parts of CPython's asyncio that wakeloop uses, in one place and with types.
 
 typeshed leaves private names out. The modules are `Any` here. The methods that our loop calls on itself, or overrides,
-are declared on a class that exists for type checkers alone. `tests/test_hooks.py` checks that this Python has each of
-them.
+are declared on a class that exists for type checkers alone. `tests/compat/test_hooks.py` checks that this Python has
+each of them.
 """
 
 from __future__ import annotations

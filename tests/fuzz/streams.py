@@ -4,7 +4,7 @@ import asyncio
 
 import wakeloop
 from tests.fuzz.choices import Choices
-from tests.test_native_streams import converse
+from tests.streams.test_native import converse
 
 loop = wakeloop.new_event_loop()
 

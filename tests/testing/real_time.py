@@ -1,7 +1,7 @@
 """A testing loop in real time without a schedule: it has to do what asyncio does. CPython's own tests run on it:
 
     python -m tests.conformance --loop tests.testing.real_time:EventLoop
-    python -m pytest tests/test_timers.py --loop tests.testing.real_time
+    python -m pytest tests/loop/test_timers.py --loop tests.testing.real_time
 """
 
 from wakeloop import testing

@@ -1,7 +1,7 @@
 """The same programs on the loopback, with asyncio's own loop, and on the simulated network: nobody can tell.
 
 The random scenarios are those that compare wakeloop's own transports with asyncio's. Here the sockets are simulated as
-well, also those of the scenarios' peers. `SCENARIOS` and `FIRST_SEED` are as in `tests.test_differential`.
+well, also those of the scenarios' peers. `SCENARIOS` and `FIRST_SEED` are as in `tests.compat.test_differential`.
 """
 
 import asyncio

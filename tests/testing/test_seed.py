@@ -69,7 +69,7 @@ def test_without_a_seed_the_order_is_that_of_asyncio():
 
 @pytest.mark.parametrize("kind", ["unix", "server", "sockets", "streams", "processes", "schedules"])
 def test_a_random_scenario_looks_the_same_as_on_asyncio(kind, asyncio_log):
-    """The full comparison is that of tests/test_differential.py and of CPython's own tests: see real_time.py."""
+    """The full comparison is that of tests/compat/test_differential.py and of CPython's own tests: see real_time.py."""
     for seed in range(8):
         difference = differential.difference(kind, seed, RealTime, debug=seed % 2 == 1)
         assert difference is None, difference

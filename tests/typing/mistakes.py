@@ -1,4 +1,4 @@
-"""Mistakes that the type checker must find in a user's program. Checked by tests/test_typing.py, never run.
+"""Mistakes that the type checker must find in a user's program. Checked by tests/project/test_typing.py, never run.
 
 Each mistake is ignored by the name of its error; mypy reports an ignore that ignores nothing.
 """

@@ -1,4 +1,4 @@
-"""What a user of wakeloop who runs `mypy --strict` writes. Checked by tests/test_typing.py, never run.
+"""What a user of wakeloop who runs `mypy --strict` writes. Checked by tests/project/test_typing.py, never run.
 
 Every name of `wakeloop.__all__` is used here, so that nothing public is untyped. `assert_type` says what the
 type checker must make of it.
