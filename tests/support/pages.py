@@ -35,7 +35,7 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent.parent
 DOCS = ROOT / "docs"
 PAGES = [
-    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "tests/README.md")),
     *sorted(page for page in DOCS.rglob("*.md") if "_build" not in page.parts),
 ]
 
