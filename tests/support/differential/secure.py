@@ -1,12 +1,19 @@
 """Scenarios for a TLS connection. The peer is Python's SSLSocket."""
 
 import asyncio
+import functools
 import os
 import socket
 import ssl
 
 from .streams import StreamScenario, TcpScenario
 from .writing import SMALL
+
+
+@functools.cache
+def contexts(tls):
+    """The contexts of the server and of the client. To make them takes longer than the rest of a scenario."""
+    return tls.server(), tls.client()
 
 
 class SecureScenario(TcpScenario):
@@ -17,7 +24,7 @@ class SecureScenario(TcpScenario):
 
     def __init__(self, seed, loop, tls):
         super().__init__(seed, loop)
-        self.tls = tls
+        self.server, self.client = contexts(tls)
 
     async def begin(self):
         sock, plain = self.pair()
@@ -105,11 +112,11 @@ class SecureScenario(TcpScenario):
 class SecureServer(SecureScenario):
     async def connect(self, sock):
         return await self.loop.connect_accepted_socket(
-            self.new_protocol, sock, ssl=self.tls.server(), ssl_handshake_timeout=10, ssl_shutdown_timeout=60
+            self.new_protocol, sock, ssl=self.server, ssl_handshake_timeout=10, ssl_shutdown_timeout=60
         )
 
     def wrapped(self, plain):
-        return self.tls.client().wrap_socket(
+        return self.client.wrap_socket(
             plain, server_hostname="localhost", do_handshake_on_connect=False, suppress_ragged_eofs=False
         )
 
@@ -119,13 +126,13 @@ class SecureClient(SecureScenario):
         return await self.loop.create_connection(
             self.new_protocol,
             sock=sock,
-            ssl=self.tls.client(),
+            ssl=self.client,
             server_hostname="localhost",
             ssl_handshake_timeout=10,
             ssl_shutdown_timeout=60,
         )
 
     def wrapped(self, plain):
-        return self.tls.server().wrap_socket(
+        return self.server.wrap_socket(
             plain, server_side=True, do_handshake_on_connect=False, suppress_ragged_eofs=False
         )
