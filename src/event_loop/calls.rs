@@ -89,10 +89,7 @@ fn c_call<'a>(
     arguments: Arguments<'a>,
 ) -> Option<(Borrowed<'a>, Option<Borrowed<'a>>, Borrowed<'a>)> {
     // Relaxed: written once, at import. The tuple belongs to the module `_asyncio`, and is the same one in every thread.
-    if arguments.names()?.as_ptr() != C_KEYWORDS.load(Ordering::Relaxed)
-        || core.is_closed()
-        || needs_look(core)
-    {
+    if arguments.names()?.as_ptr() != C_KEYWORDS.load(Ordering::Relaxed) || is_exceptional(core) {
         return None;
     }
     let (callback, argument, context) = match *arguments.values() {
@@ -104,11 +101,29 @@ fn c_call<'a>(
     (!context.is_none()).then_some((callback, argument, context))
 }
 
-/// Must a method that schedules callbacks look for debug mode and for patches? Patches are noticed here between two runs.
+/// Is the loop closed, or must a method that schedules callbacks look for debug mode and for patches? Patches are noticed
+/// here between two runs.
 #[inline(always)]
+fn is_exceptional(core: &Core) -> bool {
+    core.instrumentation.is_attentive() && (needs_look(core) || core.is_closed())
+}
+
+/// Must a method that schedules callbacks look for debug mode and for patches?
+#[cold]
 fn needs_look(core: &Core) -> bool {
-    core.instrumentation.is_attentive()
-        && (core.instrumentation.is_active() || core.is_changed_between_runs())
+    core.instrumentation.is_active() || core.is_changed_between_runs()
+}
+
+/// Must a method that schedules callbacks look for debug mode and for patches? An error if the loop is closed.
+#[inline(always)]
+fn check(core: &Core) -> Result<bool, Raised> {
+    if !core.instrumentation.is_attentive() {
+        return Ok(false);
+    }
+    // A look may run Python code, and the loop's own thread may close the loop meanwhile.
+    let looks = needs_look(core);
+    core.check_usable()?;
+    Ok(looks)
 }
 
 /// The method that is now in the place of `name`, if patches were noticed between two runs.
@@ -145,11 +160,8 @@ fn soon(
     create: fn(Parts<'_>) -> Result<HandleRef, Raised>,
 ) -> Result<Ref, Raised> {
     let context = arguments.context(function)?;
-    // A look may run Python code, and the loop's own thread may close the loop meanwhile.
-    let looks = needs_look(core);
-    core.check_usable()?;
     let mut traceback = None;
-    if looks {
+    if check(core)? {
         if let Some(replacement) = replacement(core, function)? {
             return replacement.pass_on(&[core.borrow()], arguments);
         }
@@ -318,11 +330,8 @@ fn at(
     function: &str,
 ) -> Result<Ref, Raised> {
     let context = arguments.context(function)?;
-    // A look may run Python code, and the loop's own thread may close the loop meanwhile.
-    let looks = needs_look(core);
-    core.check_usable()?;
     let mut traceback = None;
-    if looks {
+    if check(core)? {
         if let Some(replacement) = replacement(core, function)? {
             return replacement.pass_on(&[core.borrow()], arguments);
         }
@@ -413,8 +422,7 @@ fn by_keyword(core: Loop<'_>, arguments: Arguments<'_>, function: &str) -> Resul
 fn create_task(core: Loop<'_>, arguments: Arguments<'_>) -> Result<Ref, Raised> {
     if let &[coroutine] = arguments.rest(0)
         && core.task_factory.is_empty()
-        && !core.is_closed()
-        && !needs_look(&core)
+        && !is_exceptional(&core)
         && let Some(keywords) = task_keywords(arguments)
     {
         return new_task(core, coroutine, keywords);

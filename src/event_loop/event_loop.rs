@@ -340,7 +340,7 @@ impl EventLoop {
     /// Close the native half. The loop is not running.
     fn _close_native(&self) {
         let _held = self.core.enter();
-        self.core.state.closed.set(true);
+        self.core.instrumentation.set_closed(true);
         self.core.clear();
         self.core.counters.unpublish();
         if self.core.is_polling() {
@@ -488,7 +488,7 @@ impl EventLoop {
     #[setter(_closed)]
     fn set_closed(&self, value: bool) {
         let _held = self.core.enter();
-        self.core.state.closed.set(value);
+        self.core.instrumentation.set_closed(value);
     }
 
     #[getter(_stopping)]

@@ -1,8 +1,10 @@
-//! Debug mode and tracers' patches, which have to see every callback.
+//! Debug mode and tracers' patches, which have to see every callback, and everything else that is rare and that a method
+//! which schedules callbacks has to respect.
 //!
 //! A loop looks for patches when it is created and when it begins to run. For each callback it checks one flag, which
 //! also says whether a program wants to know when each task has made its last step, and whether the flight recorder is
-//! on. Between two runs a bit of the same flag makes the methods that schedule callbacks look for patches first.
+//! on. Between two runs a bit of the same flag makes the methods that schedule callbacks look for patches first, and
+//! another one says that the loop is closed.
 
 use std::cell::Cell;
 
@@ -13,7 +15,7 @@ pub(crate) struct Instrumentation {
     debug: Cell<bool>,
     /// `asyncio.Handle._run` is patched.
     patches_handle_run: Cell<bool>,
-    /// Some of [`ACTIVE`], [`TIMES_STEPS`], [`RECORDED`] and [`BETWEEN_RUNS`].
+    /// Some of [`ACTIVE`], [`TIMES_STEPS`], [`RECORDED`], [`BETWEEN_RUNS`] and [`CLOSED`].
     reasons: Cell<u8>,
 }
 
@@ -25,6 +27,8 @@ const TIMES_STEPS: u8 = 2;
 const RECORDED: u8 = 4;
 /// The native `run_forever` is not active.
 const BETWEEN_RUNS: u8 = 8;
+/// The loop is closed.
+const CLOSED: u8 = 16;
 
 impl Instrumentation {
     /// Do callbacks and tasks need asyncio's own code path, because debug mode is on or a tracer has patched it?
@@ -34,10 +38,10 @@ impl Instrumentation {
     }
 
     /// Must a method that schedules callbacks take its slow path? That is so where [`Instrumentation::is_active`] is
-    /// true, and between two runs, where the method looks for patches first.
+    /// true, between two runs, where the method looks for patches first, and on a closed loop.
     #[inline(always)]
     pub(crate) fn is_attentive(&self) -> bool {
-        self.reasons.get() & (ACTIVE | BETWEEN_RUNS) != 0
+        self.reasons.get() & (ACTIVE | BETWEEN_RUNS | CLOSED) != 0
     }
 
     #[inline(always)]
@@ -47,6 +51,15 @@ impl Instrumentation {
 
     pub(crate) fn set_between_runs(&self, on: bool) {
         self.set(BETWEEN_RUNS, on);
+    }
+
+    #[inline(always)]
+    pub(crate) fn is_closed(&self) -> bool {
+        self.reasons.get() & CLOSED != 0
+    }
+
+    pub(crate) fn set_closed(&self, on: bool) {
+        self.set(CLOSED, on);
     }
 
     /// Must the run of a callback be seen, or the handling of an event?

@@ -220,7 +220,7 @@ impl Core {
 
     #[inline(always)]
     pub(crate) fn is_closed(&self) -> bool {
-        self.state.closed.get()
+        self.instrumentation.is_closed()
     }
 
     /// Raises `RuntimeError` if the loop is closed.
@@ -393,7 +393,7 @@ impl Core {
     /// Flushes `object` at the end of this step.
     #[inline(always)]
     pub(crate) fn flush_later(&self, object: Ref, flush: Flush) {
-        self.writes.queue.push((object, flush));
+        self.writes.hold(object, flush);
     }
 
     /// `object` has sent what it held. Returns whether it is no longer in the queue: only the last one is taken out.
@@ -405,8 +405,7 @@ impl Core {
     /// A step has ended: a callback, a step of a task, or the handling of an event. Sends what it has held.
     #[inline(always)]
     pub(crate) fn end_step(&self) -> Result<(), Fatal> {
-        self.writes.next_step();
-        self.flush_all()
+        if self.writes.end_step() { self.flush_all() } else { Ok(()) }
     }
 
     /// Sends everything that is held. Flushing may call Python (`resume_writing`, `connection_lost`), which may write

@@ -1,4 +1,4 @@
-//! The state of the loop: idle or running, stopping, closed.
+//! The state of the loop's run: idle or running, stopping.
 
 use std::cell::Cell;
 
@@ -19,7 +19,6 @@ pub(crate) struct RunState {
     phase: Cell<Phase>,
     /// `stop()` was called, so the run ends after the current turn.
     pub(crate) stopping: Cell<bool>,
-    pub(crate) closed: Cell<bool>,
 }
 
 impl RunState {
