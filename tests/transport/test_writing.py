@@ -310,6 +310,10 @@ def test_a_write_buffer_that_shrinks_to_the_low_mark_resumes_the_writer(run, tmp
             while not (size := transport.get_write_buffer_size()):
                 transport.sendto(b"datagram")
                 await asyncio.sleep(0)
+            of_asyncio = type(transport).__module__ == "asyncio.selector_events"
+            if of_asyncio and size > len(b"datagram") and not hasattr(transport, "_header_size"):
+                transport.abort()
+                pytest.skip("CPython 3.13.0 counts the header of a datagram that waits, but not of one that has left")
             transport.set_write_buffer_limits(low=2 * size, high=2 * size)
             transport.sendto(b"datagram")
             assert transport.get_write_buffer_size() == 2 * size and protocol.calls == ["connection_made"]
