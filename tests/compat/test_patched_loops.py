@@ -13,6 +13,7 @@ from unittest import mock
 
 import pytest
 
+from tests.support.exchange import exchange
 from tests.support.script import run_script
 
 BASE = asyncio.base_events.BaseEventLoop
@@ -115,18 +116,7 @@ async def descriptors():
 
 
 async def connections():
-    async def serve(reader, writer):
-        writer.write(await reader.readline())
-        writer.close()
-
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
-    writer.write(b"line\n")
-    assert await reader.read() == b"line\n"
-    writer.close()
-    await writer.wait_closed()
-    server.close()
-    await server.wait_closed()
+    assert await exchange() == b"line\n"
 
 
 async def files():
@@ -140,13 +130,7 @@ async def files():
             assert await loop.sendfile(writer.transport, file) == 100_000
         writer.close()
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
-    assert len(await reader.read()) == 100_000
-    writer.close()
-    await writer.wait_closed()
-    server.close()
-    await server.wait_closed()
+    assert len(await exchange(serve, b"")) == 100_000
     near, far = connected()
     with near, far, tempfile.TemporaryFile() as file:
         file.write(b"x" * 100)
@@ -634,17 +618,10 @@ def test_a_class_of_asyncio_can_be_replaced_before_the_import_of_the_loops_packa
     setattr(module, name, replacement)
     """
     body = """
+    from tests.support.exchange import exchange
+
     async def main():
-        async def answer(reader, writer):
-            writer.write(await reader.readline())
-            writer.close()
-        server = await asyncio.start_server(answer, "127.0.0.1", 0)
-        reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
-        writer.write(b"hello\\n")
-        print(await reader.read())
-        writer.close()
-        await writer.wait_closed()
-        server.close()
+        print(await exchange())
         asyncio.get_running_loop().call_soon(print, "called")
         await asyncio.sleep(0.001)
 
@@ -655,5 +632,5 @@ def test_a_class_of_asyncio_can_be_replaced_before_the_import_of_the_loops_packa
     """
     outcome = run_script(loop_name, body, before=before)
     lines = outcome.out.split("\n")
-    assert outcome.code == 0 and not outcome.err and lines[:2] == ["b'hello\\n'", "called"], outcome
+    assert outcome.code == 0 and not outcome.err and lines[:2] == ["b'line\\n'", "called"], outcome
     assert int(lines[2]) >= NAMES[name], outcome

@@ -41,20 +41,11 @@ def outputs(program, *arguments):
 FREEZEGUN = """
 import datetime, time
 import freezegun
+from tests.support.exchange import exchange
 
 # Times are compared with what was frozen: the clock itself is not the same in two processes.
 async def connection():
-    async def serve(reader, writer):
-        writer.write(await reader.readline())
-        writer.close()
-
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
-    writer.write(b"line\\n")
-    print(await reader.read(), datetime.datetime.now().isoformat()[:16])
-    writer.close()
-    server.close()
-    await server.wait_closed()
+    print(await exchange(), datetime.datetime.now().isoformat()[:16])
 
 # Timers take real time with real_asyncio; around the run, and inside of it.
 async def sleeps():
@@ -152,6 +143,7 @@ print(run(decorated()), datetime.date.today().year > 2022)
 
 NEST_ASYNCIO = """
 import nest_asyncio
+from tests.support.exchange import exchange
 
 loop = loop_factory()
 asyncio.set_event_loop(loop)
@@ -168,13 +160,7 @@ async def echo():
         writer.write(asyncio.get_event_loop().run_until_complete(inner(line)))
         writer.close()
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
-    writer.write(b"line\\n")
-    print(await reader.read())
-    writer.close()
-    server.close()
-    await server.wait_closed()
+    print(await exchange(serve))
 
 async def outer():
     print(loop.run_until_complete(inner("nested")))
@@ -194,6 +180,7 @@ loop.close()
 LOOPTIME = """
 import time
 import looptime
+from tests.support.exchange import exchange
 
 async def timeouts():
     loop = asyncio.get_running_loop()
@@ -206,20 +193,8 @@ async def timeouts():
     print(await asyncio.gather(*(asyncio.sleep(number * 100, number) for number in (3, 1, 2))), round(loop.time(), 3))
 
 async def others():
-    loop = asyncio.get_running_loop()
-
-    async def serve(reader, writer):
-        writer.write(await reader.readline())
-        writer.close()
-
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
-    writer.write(b"line\\n")
-    print(await reader.read())
-    writer.close()
-    server.close()
-    await server.wait_closed()
-    print(await loop.run_in_executor(None, int, "7"))
+    print(await exchange())
+    print(await asyncio.get_running_loop().run_in_executor(None, int, "7"))
 
 real = time.monotonic()
 loop = looptime.patch_event_loop(loop_factory(), start=100)

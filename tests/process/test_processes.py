@@ -243,6 +243,7 @@ def test_a_loop_at_rest_can_be_used_in_the_child_after_a_fork(loop_name, use):
     """For a program that becomes a daemon, or forks workers, after it has made its loop."""
     body = f"""
         import os, threading, warnings
+        from tests.support.exchange import exchange
         warnings.simplefilter("ignore")
         loop = new_loop()
         run = lambda: loop.run_until_complete(asyncio.sleep(0.001))
@@ -256,15 +257,7 @@ def test_a_loop_at_rest_can_be_used_in_the_child_after_a_fork(loop_name, use):
         loop.call_soon(ran.append, "soon")
         loop.call_later(0.005, ran.append, "later")
         async def use():
-            async def answer(reader, writer):
-                writer.write(await reader.readline())
-                writer.close()
-            server = await asyncio.start_server(answer, "127.0.0.1", 0)
-            reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
-            writer.write(b"hello\\n")
-            assert await reader.read() == b"hello\\n"
-            writer.close()
-            server.close()
+            assert await exchange() == b"line\\n"
             woken = asyncio.Event()
             thread = threading.Timer(0.02, loop.call_soon_threadsafe, [woken.set])
             thread.start()
@@ -530,16 +523,10 @@ if __name__ == "__main__":
 def test_a_plain_program_starts_no_thread(loop_name):
     body = """
         import os
+        from tests.support.exchange import exchange
         async def main():
             await asyncio.sleep(0.01)
-            async def echo(reader, writer):
-                writer.write(await reader.read(100))
-                writer.close()
-            server = await asyncio.start_server(echo, "127.0.0.1", 0)
-            reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
-            writer.write(b"hi")
-            await reader.read()
-            writer.close()
+            await exchange()
             return len(os.listdir("/proc/self/task"))
         print(wakeloop.run(main()))
     """
