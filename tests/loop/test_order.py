@@ -285,36 +285,6 @@ def test_callbacks_scheduled_in_data_received_run_before_the_next_data_received(
     run(main())
 
 
-def test_data_after_pause_and_resume_comes_after_earlier_callbacks(run):
-    async def main():
-        loop = asyncio.get_running_loop()
-        ours, peer = socket.socketpair()
-        with peer:
-            log = []
-            transport, protocol = await loop.create_connection(lambda: Logging(log), sock=ours)
-
-            def begin():
-                peer.sendall(b"data")
-                loop.call_later(0, lambda: None)
-                loop.call_soon(act)
-
-            def act():
-                transport.pause_reading()
-                transport.resume_reading()
-                loop.call_soon(log.append, "scheduled")
-
-            for _ in range(10):
-                await asyncio.sleep(0.01)
-                log.clear()
-                loop.call_soon(begin)
-                await asyncio.sleep(0.01)
-                assert log == ["scheduled", "data", "after data"]
-            transport.close()
-            await protocol.lost
-
-    run(main())
-
-
 def test_eof_after_a_pause_comes_after_callbacks_scheduled_in_data_received(run):
     async def main():
         loop = asyncio.get_running_loop()
@@ -475,8 +445,11 @@ def test_a_peer_on_the_same_loop_receives_the_file_before_sendfile_returns(run, 
     run(main())
 
 
-@pytest.mark.parametrize("kind", ["pipe", "datagrams"])
-def test_a_pipe_or_datagram_transport_reads_one_iteration_after_resume(run, kind):
+@pytest.mark.parametrize("reason", ["timer", "descriptor"])
+@pytest.mark.parametrize("kind", ["stream", "pipe", "datagrams"])
+def test_a_transport_reads_one_iteration_after_resume(run, kind, reason):
+    """It polls before, because a timer is due or a descriptor was used."""
+
     class Received(Logging, asyncio.DatagramProtocol):
         def datagram_received(self, data, address):
             self.data_received(data)
@@ -491,6 +464,10 @@ def test_a_pipe_or_datagram_transport_reads_one_iteration_after_resume(run, kind
                 transport, protocol = await loop.connect_read_pipe(lambda: Received(log), open(reading, "rb", 0))
                 peer = open(writing, "wb", 0)
                 send = peer.write
+            elif kind == "stream":
+                ours, peer = socket.socketpair()
+                transport, protocol = await loop.create_connection(lambda: Received(log), sock=ours)
+                send = peer.send
             else:
                 ours, peer = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
                 transport, protocol = await loop.create_datagram_endpoint(lambda: Received(log), sock=ours)
@@ -500,7 +477,10 @@ def test_a_pipe_or_datagram_transport_reads_one_iteration_after_resume(run, kind
 
             def begin():
                 send(b"data")
-                look_for_events(loop, idle)
+                if reason == "timer":
+                    loop.call_later(0, lambda: None)
+                else:
+                    look_for_events(loop, idle)
                 loop.call_soon(act)
 
             def act():

@@ -1,13 +1,12 @@
 """wakeloop's own StreamReader and StreamWriter: asyncio's behaviour, on our loop and on asyncio's.
 
-The tests of asyncio's streams run again with our functions in their place. Random sequences of reads give the results
-that asyncio's reader gives.
+Random sequences of reads give what asyncio's reader gives. test_streams.py has what both kinds of streams do.
 """
 
 import asyncio
 import contextlib
+import functools
 import gc
-import inspect
 import random
 import socket
 import ssl
@@ -18,48 +17,10 @@ import weakref
 import pytest
 
 import wakeloop
-from tests.streams import test_streams
-from tests.streams.test_reader_feed import python_calls, turns
+from tests.support import streams
+from tests.support.streams import python_calls, turns
 
-FUNCTIONS = ["open_connection", "start_server", "open_unix_connection", "start_unix_server"]
-
-
-@pytest.fixture
-def ours(monkeypatch):
-    """Replaces asyncio's functions by ours, for tests that were written for asyncio's."""
-    for name in [*FUNCTIONS, "StreamReader", "StreamReaderProtocol"]:
-        monkeypatch.setattr(asyncio, name, getattr(wakeloop, name))
-
-
-SHARED = [value for name, value in vars(test_streams).items() if name.startswith("test_")]
-
-
-@pytest.mark.parametrize("test", SHARED, ids=lambda test: test.__name__.removeprefix("test_"))
-def test_the_tests_of_asyncios_streams_pass(test, run, ours):
-    names = inspect.signature(test).parameters
-    marks = [mark for mark in getattr(test, "pytestmark", ()) if mark.name == "skipif" and mark.args[0]]
-    if marks:
-        pytest.skip(marks[0].kwargs["reason"])
-    if set(names) == {"run"}:
-        test(run)
-    else:
-        assert set(names) == {"run", "pause"}
-        for pause in (0, 0.002):
-            test(run, pause)
-
-
-@contextlib.asynccontextmanager
-async def connection(**options):
-    near, far = socket.socketpair()
-    with far:
-        far.settimeout(10)
-        reader, writer = await wakeloop.open_connection(sock=near, **options)
-        try:
-            yield reader, writer, far
-        finally:
-            writer.close()
-            with contextlib.suppress(Exception):
-                await writer.wait_closed()
+connection = functools.partial(streams.connection, wakeloop)
 
 
 # -- random conversations --------------------------------------------------------------------------------

@@ -5,7 +5,6 @@ gets the calls that asyncio would make.
 """
 
 import asyncio
-import contextlib
 import os
 import random
 import socket
@@ -13,45 +12,10 @@ import sys
 
 import pytest
 
+from tests.support.streams import connection, python_calls, turns
 from wakeloop import _streams
 
 READER, PROTOCOL = asyncio.StreamReader, asyncio.StreamReaderProtocol
-
-
-@contextlib.asynccontextmanager
-async def connection(**options):
-    """Gives (reader, writer, a plain blocking socket at the other end)."""
-    near, far = socket.socketpair()
-    with far:
-        far.settimeout(10)
-        reader, writer = await asyncio.open_connection(sock=near, **options)
-        try:
-            yield reader, writer, far
-        finally:
-            writer.close()
-            with contextlib.suppress(Exception):
-                await writer.wait_closed()
-
-
-async def turns(count=5):
-    for _ in range(count):
-        await asyncio.sleep(0)
-
-
-@contextlib.contextmanager
-def python_calls():
-    """Collects the names of asyncio's functions that are called in the block."""
-    calls = []
-
-    def note(frame, event, argument):
-        if event == "call" and frame.f_code.co_filename == asyncio.streams.__file__:
-            calls.append(frame.f_code.co_name)
-
-    sys.setprofile(note)
-    try:
-        yield calls
-    finally:
-        sys.setprofile(None)
 
 
 @pytest.mark.native
@@ -242,35 +206,6 @@ def test_a_class_attribute_that_shadows_an_instance_is_used(run, monkeypatch):
         monkeypatch.undo()
 
 
-def test_subclasses_of_reader_and_protocol_get_every_call(run):
-    calls = []
-
-    class Reader(READER):
-        def feed_data(self, data):
-            calls.append(("feed_data", bytes(data)))
-            super().feed_data(data)
-
-    class Protocol(PROTOCOL):
-        def data_received(self, data):
-            calls.append(("data_received", data))
-            super().data_received(data)
-
-    async def main():
-        for reader_class, protocol_class in ((Reader, PROTOCOL), (READER, Protocol), (Reader, Protocol)):
-            near, far = socket.socketpair()
-            reader = reader_class()
-            protocol = protocol_class(reader)
-            transport, _ = await asyncio.get_running_loop().create_connection(lambda: protocol, sock=near)
-            with far:
-                far.send(b"data")
-                assert await reader.readexactly(4) == b"data"
-            transport.close()
-            await turns()
-
-    run(main())
-    assert calls == [("feed_data", b"data")] + [("data_received", b"data")] * 2 + [("feed_data", b"data")]
-
-
 def test_a_protocol_set_in_mid_stream_gets_later_data(run):
     class Other(asyncio.Protocol):
         def __init__(self):
@@ -313,28 +248,6 @@ def test_more_than_twice_the_limit_pauses_the_transport_until_it_is_read(run):
             await reader.readexactly(1)
             assert writer.transport.is_reading()
             assert await reader.readexactly(150) == b"x" * 99 + b"y" + b"z" * 50
-
-    run(main())
-
-
-def test_data_for_a_reader_that_ended_or_is_locked_is_a_fatal_error(run, asyncio_log):
-    async def main():
-        loop, problems = asyncio.get_running_loop(), []
-        loop.set_exception_handler(lambda loop, context: problems.append(context))
-        async with connection() as (reader, writer, far):
-            reader.feed_eof()
-            far.send(b"late")
-            await asyncio.sleep(0.01)
-            assert writer.is_closing()
-        async with connection() as (reader, writer, far):
-            far.send(b"one")
-            await asyncio.sleep(0.01)
-            with memoryview(reader._buffer):
-                far.send(b"two")
-                await asyncio.sleep(0.01)
-            assert writer.is_closing() and reader._buffer == b"one"
-        assert [type(problem["exception"]) for problem in problems] == [AssertionError, BufferError]
-        assert all("data_received() call failed" in problem["message"] for problem in problems)
 
     run(main())
 
@@ -410,23 +323,53 @@ def test_large_messages_arrive_whole_in_pieces_of_every_size(run, limit):
     run(main())
 
 
-def test_a_buffer_with_an_exported_memoryview_is_not_changed(run, asyncio_log):
-    """asyncio cannot append to it then, and ends the connection with a BufferError. Large data makes no difference."""
+def problems_of(loop):
+    """Collects what the loop tells its exception handler. It is logged as well."""
+    problems = []
+
+    def handle(loop, context):
+        problems.append((type(context["exception"]), context["message"].partition(":")[2].strip()))
+        loop.default_exception_handler(context)
+
+    loop.set_exception_handler(handle)
+    return problems
+
+
+def test_data_for_a_reader_that_ended_is_a_fatal_error(run, asyncio_log):
+    async def main():
+        problems = problems_of(asyncio.get_running_loop())
+        async with connection() as (reader, writer, far):
+            reader.feed_eof()
+            far.send(b"late")
+            while reader.exception() is None:
+                await asyncio.sleep(0)
+            assert writer.is_closing()
+        assert problems == [(AssertionError, "protocol.data_received() call failed.")]
+
+    run(main())
+
+
+@pytest.mark.parametrize(("before", "limit"), [(0, 2**16), (40_000, 2**20)], ids=["small", "after-large"])
+def test_data_for_a_buffer_with_a_memoryview_is_a_fatal_error_and_does_not_change_it(run, asyncio_log, before, limit):
+    """asyncio cannot append to it then. Large data, which is received into the buffer itself, makes no difference."""
 
     async def main():
-        async with connection(limit=2**20) as (reader, writer, far):
-            reading = asyncio.ensure_future(reader.readexactly(40_000))
-            await asyncio.get_running_loop().run_in_executor(None, far.sendall, bytes(40_000))
+        loop = asyncio.get_running_loop()
+        problems = problems_of(loop)
+        async with connection(limit=limit) as (reader, writer, far):
+            reading = asyncio.ensure_future(reader.readexactly(before))
+            await loop.run_in_executor(None, far.sendall, bytes(before))
             await reading
-            far.send(b"small")
+            far.send(b"one")
             while not reader._buffer:
                 await asyncio.sleep(0)
             with memoryview(reader._buffer) as view:
-                far.send(b"more")
+                far.send(b"two")
                 while reader.exception() is None:
-                    await asyncio.sleep(0.001)
-                assert view == b"small"
-            assert isinstance(reader.exception(), BufferError)
+                    await asyncio.sleep(0)
+                assert view == b"one"
+            assert isinstance(reader.exception(), BufferError) and writer.is_closing() and reader._buffer == b"one"
+        assert problems == [(BufferError, "protocol.data_received() call failed.")]
 
     run(main())
     assert "data_received() call failed" in asyncio_log.text

@@ -1,11 +1,25 @@
-"""StreamReader and StreamWriter over our transports."""
+"""StreamReader and StreamWriter over our transports: asyncio's, and wakeloop's own in their place."""
 
 import asyncio
 import inspect
 import os
+import socket
 import sys
 
 import pytest
+
+import wakeloop
+from tests.support.streams import turns
+
+NAMES = ["StreamReader", "StreamReaderProtocol", "open_connection", "start_server"]
+
+
+@pytest.fixture(params=["asyncio-streams", "wakeloop-streams"], autouse=True)
+def replaced_streams(request, monkeypatch):
+    """Runs each test with the names of `asyncio` as they are, and with those of wakeloop in their place."""
+    if request.param == "wakeloop-streams":
+        for name in NAMES:
+            monkeypatch.setattr(asyncio, name, getattr(wakeloop, name))
 
 
 class Conversation:
@@ -161,32 +175,49 @@ def test_feed_data_and_feed_eof_work_beside_the_transport(run):
     run(main())
 
 
-def test_an_overridden_feed_data_is_called_for_all_data(run):
-    """A fast path that bypasses feed_data may only be used if nobody replaced it."""
-    deliveries = []
+@pytest.mark.parametrize("subclassed", ["reader", "protocol", "both"])
+def test_subclasses_of_reader_and_protocol_get_every_call(run, subclassed):
+    """A fast path that bypasses a method may only be used if nobody has replaced it."""
+    calls = []
 
-    class Listening(asyncio.StreamReader):
+    class Reader(asyncio.StreamReader):
         def feed_data(self, data):
-            deliveries.append(bytes(data))
+            calls.append(("feed_data", bytes(data)))
             super().feed_data(data)
 
         def feed_eof(self):
-            deliveries.append("eof")
+            calls.append("feed_eof")
             super().feed_eof()
 
+    class Protocol(asyncio.StreamReaderProtocol):
+        def data_received(self, data):
+            calls.append(("data_received", data))
+            super().data_received(data)
+
+        def eof_received(self):
+            calls.append("eof_received")
+            return super().eof_received()
+
     async def main():
-        loop = asyncio.get_running_loop()
-        async with Conversation(says(b"data")) as (_, writer):
-            reader = Listening()
-            protocol = asyncio.StreamReaderProtocol(reader)
-            address = writer.get_extra_info("peername")
-            transport, _ = await loop.create_connection(lambda: protocol, *address)
-            assert await reader.read() == b"data"
-            transport.close()
-            await asyncio.sleep(0.01)
-        assert deliveries[:2] == [b"data", "eof"]
+        near, far = socket.socketpair()
+        reader = (asyncio.StreamReader if subclassed == "protocol" else Reader)()
+        protocol = (asyncio.StreamReaderProtocol if subclassed == "reader" else Protocol)(reader)
+        transport, _ = await asyncio.get_running_loop().create_connection(lambda: protocol, sock=near)
+        with far:
+            far.send(b"data")
+            assert await reader.readexactly(4) == b"data"
+            far.shutdown(socket.SHUT_WR)
+            assert await reader.read() == b""
+        transport.close()
+        await turns()
 
     run(main())
+    of_protocol = [("data_received", b"data"), "eof_received"]
+    of_reader = [("feed_data", b"data"), "feed_eof"]
+    both = [call for pair in zip(of_protocol, of_reader) for call in pair]
+    # connection_lost tells the reader of the end again.
+    expected = {"reader": [*of_reader, "feed_eof"], "protocol": of_protocol, "both": [*both, "feed_eof"]}
+    assert calls == expected[subclassed]
 
 
 def test_methods_put_on_a_reader_instance_are_called(run):
