@@ -31,6 +31,8 @@ pub(crate) struct Histogram {
 pub(crate) struct Snapshot {
     /// How many durations each bucket has counted.
     pub(crate) counts: [u64; BUCKETS],
+    /// The sum of all durations, in nanoseconds. The histogram itself does not have it.
+    pub(crate) sum: u64,
     /// The longest duration, in nanoseconds.
     pub(crate) max: u64,
 }
@@ -58,9 +60,11 @@ impl Histogram {
         }
     }
 
-    pub(crate) fn snapshot(&self) -> Snapshot {
+    /// The numbers of this moment, with the sum that whoever counts has added up.
+    pub(crate) fn snapshot(&self, sum: u64) -> Snapshot {
         Snapshot {
             counts: std::array::from_fn(|index| self.counts[index].load(Relaxed)),
+            sum,
             max: self.max.load(Relaxed),
         }
     }
@@ -72,10 +76,17 @@ impl Histogram {
     }
 }
 
+impl Default for Snapshot {
+    fn default() -> Snapshot {
+        Snapshot { counts: [0; BUCKETS], sum: 0, max: 0 }
+    }
+}
+
 impl Snapshot {
     /// Adds the durations that another histogram has counted.
     pub(crate) fn merge(&mut self, other: &Snapshot) {
         self.counts.iter_mut().zip(other.counts).for_each(|(count, more)| *count += more);
+        self.sum += other.sum;
         self.max = self.max.max(other.max);
     }
 }
@@ -124,11 +135,11 @@ mod tests {
         for nanos in [5, LOWEST, 100 * LOWEST, 7] {
             histogram.count(nanos);
         }
-        let snapshot = histogram.snapshot();
+        let snapshot = histogram.snapshot(0);
         assert_eq!(snapshot.counts.iter().sum::<u64>(), 4);
         assert_eq!((snapshot.counts[0], snapshot.counts[1]), (2, 1));
         assert_eq!(snapshot.max, 100 * LOWEST);
         histogram.reset();
-        assert_eq!(histogram.snapshot(), Histogram::default().snapshot());
+        assert_eq!(histogram.snapshot(0), Snapshot::default());
     }
 }

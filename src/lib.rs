@@ -38,7 +38,7 @@
 //! | 4 | `transport`: asyncio's transports; `bridge`: between Python's awaitables and Rust's futures; `watchdog`: reports turns that do not end |
 //! | 3 | `event_loop`: asyncio's loop; [`runtime`]: the async runtime for Rust futures |
 //! | 2 | `compat`: whether asyncio is unpatched, and what differs between CPython's versions |
-//! | 1 | `framing`: where items end in a stream of bytes; `histogram`: counts durations; `capi`: the raw C API of CPython; `libssl`: the process's own OpenSSL; `mailbox`: messages to a thread that may be parked; [`reactor`]: readiness by epoll or kqueue; `recorder`: the flight recorder; `resolver`: names from the C library; `settings`: the environment variables; `spin`: whether a wait begins with a spin; [`timer`]: the timer heap |
+//! | 1 | `framing`: where items end in a stream of bytes; `histogram`: counts durations; `capi`: the raw C API of CPython; `libssl`: the process's own OpenSSL; `mailbox`: messages to a thread that may be parked; `metrics`: what a table of metrics makes; [`reactor`]: readiness by epoll or kqueue; `recorder`: the flight recorder; `resolver`: names from the C library; `settings`: the environment variables; `spin`: whether a wait begins with a spin; [`timer`]: the timer heap |
 //! | 0 | `clock`: the clocks of the system; `fork`: what belongs to one process; `memory`: allocations that may fail |
 //!
 //! The Python half is behind the feature `python`, which is on by default. Without it the crate is the runtime alone
@@ -58,6 +58,8 @@ mod histogram;
 #[cfg(any(feature = "python", test))]
 mod mailbox;
 mod memory;
+#[cfg_attr(not(feature = "python"), allow(dead_code, reason = "the names and the help are for Python"))]
+mod metrics;
 pub mod reactor;
 #[cfg_attr(not(feature = "python"), allow(dead_code, reason = "only the Python half starts a recording"))]
 mod recorder;

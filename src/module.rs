@@ -10,18 +10,21 @@ use crate::bridge::panic::RuntimePanic;
 use crate::capi;
 use crate::capi::call::call0;
 use crate::capi::error::{exception, raise_io};
-use crate::capi::fallible::{dict, list};
+use crate::capi::fallible::{dict, list, py_tuple, try_list};
 use crate::capi::imports::imports;
 use crate::capi::once::Once;
 use crate::capi::{Fallible, Fatal, Raised, Ref, This, section};
 use crate::compat::{self, clock, patches, sockets, transports};
+use crate::event_loop::core::metrics::{ADDED, LoopFigures};
 use crate::event_loop::core::{Core, heartbeat, page};
 use crate::event_loop::{
-    calls, core, event_loop::EventLoop, executor_future, handle, recording, simulation, sock,
+    calls, core, event_loop::EventLoop, executor_future, figures, handle, recording, simulation, sock,
 };
 use crate::fork;
 use crate::histogram;
+use crate::metrics::Table;
 use crate::primitives::{self, lookup};
+use crate::runtime::{Metrics, WorkerMetrics};
 use crate::settings::{self, Value};
 use crate::spin::{self, Setting};
 use crate::transport::base::class;
@@ -47,16 +50,42 @@ fn _forked() {
     heartbeat::forked();
 }
 
-/// Map the shared page, a sealed file of the size that `_page_sizes` says.
+/// Map the shared page, a sealed file of the size that `_page_layout` says.
 #[pyfunction]
 fn _map_page(fd: i32) -> PyResult<()> {
     page::map(fd).map_err(|error| raise_io(&error).into())
 }
 
-/// The sizes in bytes of the shared page, of a loop's slot in it, and of the counters in the slot.
+/// The shared page: its size, the size of a loop's slot in it, and the name, position and type of everything in a slot.
 #[pyfunction]
-fn _page_sizes() -> (usize, usize, usize) {
-    page::SIZES
+fn _page_layout(py: Python<'_>) -> PyResult<(Fallible<usize>, Fallible<usize>, Bound<'_, PyList>)> {
+    let (size, slot) = page::SIZES;
+    let cell = |(name, at, kind): (&str, usize, &str)| {
+        let parts = [
+            Fallible(name).into_pyobject(py)?.into_any(),
+            Fallible(at).into_pyobject(py)?.into_any(),
+            Fallible(kind).into_pyobject(py)?.into_any(),
+        ];
+        Ok(py_tuple(py, parts)?.into_any())
+    };
+    Ok((Fallible(size), Fallible(slot), try_list(py, page::layout().map(cell))?))
+}
+
+/// The published loops in the slots of another process's page, at a time in nanoseconds.
+#[pyfunction]
+fn _read_slots<'py>(py: Python<'py>, slots: &[u8], now: u64) -> PyResult<Bound<'py, PyList>> {
+    try_list(py, page::read(slots, now).into_iter().map(|found| figures::of_published(py, &found)))
+}
+
+/// The table of each class of `wakeloop.metrics`: names, kinds and help.
+#[pyfunction]
+fn _metric_tables(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
+    let tables = dict(py)?;
+    let of_loops = LoopFigures::METRICS.iter().chain(&ADDED);
+    tables.set_item(Fallible("LoopMetrics"), figures::describe(py, of_loops)?)?;
+    tables.set_item(Fallible("RuntimeMetrics"), figures::describe(py, Metrics::METRICS.iter())?)?;
+    tables.set_item(Fallible("WorkerMetrics"), figures::describe(py, WorkerMetrics::METRICS.iter())?)?;
+    Ok(tables)
 }
 
 /// The bounds between the buckets of `wakeloop.Histogram`, in nanoseconds.
@@ -222,7 +251,9 @@ pub(crate) fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(_may_have_settings, module)?)?;
     module.add_function(wrap_pyfunction!(_spin_window, module)?)?;
     module.add_function(wrap_pyfunction!(_map_page, module)?)?;
-    module.add_function(wrap_pyfunction!(_page_sizes, module)?)?;
+    module.add_function(wrap_pyfunction!(_metric_tables, module)?)?;
+    module.add_function(wrap_pyfunction!(_read_slots, module)?)?;
+    module.add_function(wrap_pyfunction!(_page_layout, module)?)?;
     module.add_function(wrap_pyfunction!(_init_c_caller, module)?)?;
     module.add_function(wrap_pyfunction!(_add_methods, module)?)?;
     module.add_function(wrap_pyfunction!(_context_scratch, module)?)?;

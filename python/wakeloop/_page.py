@@ -1,7 +1,8 @@
-"""The shared page of `wakeloop.publish()`: its layout, and how another process reads it.
+"""The shared page of `wakeloop.publish()`: its header, and how another process reads it.
 
-The layout is that of `src/event_loop/core/page.rs`: a header, and a slot for each loop, in 64-bit words of the machine's
-byte order. A reader trusts nothing on the page. It takes numbers and short texts from it, and no sizes or positions.
+Behind the header is a slot for each loop, which native code writes and reads (`src/event_loop/core/page.rs`). The header
+says what is where in a slot. A reader refuses a page that says something else than its own native code. It trusts nothing
+else on the page: it takes numbers and short texts from it, and no sizes or positions.
 """
 
 from __future__ import annotations
@@ -14,49 +15,18 @@ import struct
 import time
 from typing import Any
 
-from .metrics import Histogram, LoopMetrics, SlowCallback
+from . import _core
+from .metrics import LoopMetrics, SlowCallback
 
 #: The name of the file, as `/proc/PID/fd` shows it.
 FILE = "wakeloop-figures"
 _MAGIC = b"WAKELOOP"
-_VERSION = 1
-#: Magic, version of the layout, process, the three sizes, and the version of the package.
-_HEADER = struct.Struct("=8s5Q32s")
-_HEADER_SIZE = 4096
-
-_WORD = struct.Struct("=Q").size
-_RECORDS, _RECORD_WORDS, _RECORDS_AT, _COUNTERS_AT = 32, 16, 512, 4608
-_GAUGES = ("ready", "timers", "write_buffer_bytes", "paused_writers", "paused_readers", "executor_jobs", "lookups")
-_TRANSPORTS = ("tcp", "unix", "tls", "datagram", "read_pipe", "write_pipe", "listener")
-#: The words of a slot before the records, up to the name.
-_FRONT = ("generation", "polling_since", "busy_since", "counted_at", "counting", *_GAUGES, *_TRANSPORTS, "recorded")
-_NAME_WORDS, _RECORD_NAME_WORDS = 8, 13
-#: The words of `Counters` in `src/event_loop/core/metrics.rs`, up to the histograms.
-_COUNTERS = (
-    "turns",
-    "stepped_turns",
-    "slow_turns",
-    "polls",
-    "blocking_polls",
-    "io_events",
-    "callbacks",
-    "timers_fired",
-    "messages",
-    "connections_accepted",
-    "accept_errors",
-    "spins",
-    "spin_hits",
-    "spin_lost",
-    "idle",
-    "running",
-    "started",
-)
-_HISTOGRAMS = ("delay", "turn_length", "gil_wait")
-_BUCKETS = len(Histogram.bounds)
-#: Of a histogram: the sum, what a reset has forgotten, and the buckets with a maximum.
-_HISTOGRAM_WORDS = 3 + _BUCKETS + 1
-#: From 131 µs on: what is shorter is not counted.
-_LOWEST = int(Histogram.bounds[0] * 1e9)
+_VERSION = 2
+#: Magic, version of the header, process, the version of the package, and what is where in a slot.
+_HEADER = struct.Struct("=8s2Q32s4040s")
+#: The sizes of the page, and of the slot of a loop.
+SIZE, SLOT, _cells = _core._page_layout()
+_LAYOUT = f"{SIZE} {SLOT} {' '.join(f'{name}:{at}:{kind}' for name, at, kind in _cells)}".encode()
 
 
 class PageError(Exception):
@@ -88,9 +58,9 @@ class Page:
     loops: tuple[PublishedLoop, ...]
 
 
-def header(pid: int, sizes: tuple[int, int, int], version: str) -> bytes:
+def header(pid: int, version: str) -> bytes:
     """Return the header of a page of this process."""
-    return _HEADER.pack(_MAGIC, _VERSION, pid, *sizes, version.encode())
+    return _HEADER.pack(_MAGIC, _VERSION, pid, version.encode(), _LAYOUT)
 
 
 def find(pid: int) -> int:
@@ -130,88 +100,40 @@ def _pids(pid: int) -> set[int]:
     return {pid, *(map(int, found[1].split()) if found else ())}
 
 
-def read(fd: int, sizes: tuple[int, int, int]) -> Page:
-    """Read the page. Raises PageError if it is not one of this layout.
-
-    `sizes` are those of `_core._page_sizes()`.
-    """
-    size, slot_size, _ = sizes
+def read(fd: int) -> Page:
+    """Read the page. Raises PageError if it is not one of this layout."""
     try:
-        data = os.pread(fd, size + 1, 0)
+        data = os.pread(fd, SIZE + 1, 0)
     except OSError as error:
         raise PageError(f"cannot read the page: {error.strerror}") from None
     now = time.monotonic_ns()
-    if len(data) != size:
+    if len(data) != SIZE:
         raise PageError("the page has a wrong size: the process has another version of wakeloop")
-    magic, layout, _, *found, version = _HEADER.unpack_from(data)
-    if (magic, layout, tuple(found)) != (_MAGIC, _VERSION, sizes):
+    magic, number, _, version, layout = _HEADER.unpack_from(data)
+    if (magic, number, layout.rstrip(b"\0")) != (_MAGIC, _VERSION, _LAYOUT):
         raise PageError("the page has another layout: the process has another version of wakeloop")
-    slots = (data[start : start + slot_size] for start in range(_HEADER_SIZE, size, slot_size))
-    loops = tuple(loop for slot in slots if (loop := _loop(slot, now)) is not None)
-    return Page(now / 1e9, _text(version), loops)
+    slots = _core._read_slots(data[_HEADER.size :], now)
+    return Page(now / 1e9, _text(version), tuple(_loop(now, *slot) for slot in slots))
 
 
-def _loop(slot: bytes, now: int) -> PublishedLoop | None:
-    front = dict(zip(_FRONT, struct.unpack_from(f"={len(_FRONT)}Q", slot), strict=True))
-    if front["generation"] % 2 == 0:
-        return None
-    waiting = max(0, now - front["polling_since"]) if front["polling_since"] else 0
-    metrics, started = _metrics(slot, front, now, waiting)
-    busy = now - max(front["busy_since"], started) if started and not front["polling_since"] else 0
-    name_at = len(_FRONT) * _WORD
+def _loop(
+    now: int,
+    name: bytes,
+    generation: int,
+    running: bool,
+    busy: int,
+    figures: dict[str, Any],
+    slow: list[tuple[int, int, bytes]],
+) -> PublishedLoop:
+    added = {"closed": False, "running": running, "executor_queued": 0}
+    callbacks = [SlowCallback(_text(name), took / 1e9, max(0, now - ended) / 1e9) for ended, took, name in slow]
     return PublishedLoop(
-        _text(slot[name_at : name_at + _NAME_WORDS * _WORD]),
-        front["generation"],
-        metrics,
-        max(0, busy) / 1e9,
-        _slow(slot, now),
+        _text(name),
+        generation,
+        LoopMetrics._from_native(figures | added),
+        busy / 1e9,
+        tuple(sorted(callbacks, key=lambda each: each.ago)),
     )
-
-
-def _metrics(slot: bytes, front: dict[str, int], now: int, waiting: int) -> tuple[LoopMetrics, int]:
-    """The counters as a snapshot, and when the loop began to run. The calculation is that of `metrics.rs`."""
-    numbers = struct.unpack_from(f"={len(_COUNTERS) + len(_HISTOGRAMS) * _HISTOGRAM_WORDS}Q", slot, _COUNTERS_AT)
-    counters = dict(zip(_COUNTERS, numbers, strict=False))
-    started, stepped = counters.pop("started"), counters.pop("stepped_turns")
-    lost = counters.pop("spin_lost")
-    running = counters.pop("running") + (max(0, now - started) if started else 0)
-    idle = min(counters.pop("idle") + waiting, running)
-    ended = max(0, counters["turns"] - stepped - (1 if started else 0))
-    values: dict[str, Any] = {name: front[name] for name in _GAUGES} | counters
-    for index, name in enumerate(_HISTOGRAMS):
-        at = len(_COUNTERS) + index * _HISTOGRAM_WORDS
-        total, forgotten, forgotten_sum, *counts = numbers[at : at + _HISTOGRAM_WORDS - 1]
-        longest = numbers[at + _HISTOGRAM_WORDS - 1]
-        count = counters["blocking_polls"] if name == "gil_wait" else ended
-        nanos = running - idle if name == "turn_length" else total
-        counts[0] += max(0, count - forgotten - sum(counts))
-        if counts[0] and not longest:
-            longest = _LOWEST
-        values[name] = Histogram(tuple(counts), max(0, nanos - forgotten_sum) / 1e9, longest / 1e9)
-    metrics = LoopMetrics(
-        closed=False,
-        running=bool(started),
-        running_seconds=running / 1e9,
-        idle_seconds=idle / 1e9,
-        spin_lost_seconds=lost / 1e9,
-        transports={kind: front[kind] for kind in _TRANSPORTS},
-        executor_queued=0,
-        **values,
-    )
-    return metrics, started
-
-
-def _slow(slot: bytes, now: int) -> tuple[SlowCallback, ...]:
-    found = []
-    for index in range(_RECORDS):
-        start = _RECORDS_AT + index * _RECORD_WORDS * _WORD
-        version, at, nanos = struct.unpack_from("=3Q", slot, start)
-        # An odd version is one that was being written.
-        if version and version % 2 == 0:
-            name_at = start + 3 * _WORD
-            name = _text(slot[name_at : name_at + _RECORD_NAME_WORDS * _WORD])
-            found.append(SlowCallback(name, nanos / 1e9, max(0, now - at) / 1e9))
-    return tuple(sorted(found, key=lambda each: each.ago))
 
 
 def _text(data: bytes) -> str:

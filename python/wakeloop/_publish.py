@@ -57,13 +57,12 @@ def _make_page() -> None:
     global _owner
     if sys.platform != "linux" or _owner == os.getpid():
         return
-    size, _, _ = _core._page_sizes()
     fd = os.memfd_create(_page.FILE, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         os.fchmod(fd, 0o600)
-        os.ftruncate(fd, size)
+        os.ftruncate(fd, _page.SIZE)
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
-        os.pwrite(fd, _page.header(os.getpid(), _core._page_sizes(), _core.__version__), 0)
+        os.pwrite(fd, _page.header(os.getpid(), _core.__version__), 0)
         _core._map_page(fd)
     except BaseException:
         os.close(fd)

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from . import _core, _page
+from . import _page
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -97,11 +97,10 @@ def _figures(loop: _page.PublishedLoop, earlier: Any, elapsed: float) -> LoopFig
 
 def readings(fd: int, interval: float) -> Iterator[tuple[_page.Page, _page.Page]]:
     """Yield two readings with `interval` seconds between them, again and again. Raises PageError if that fails."""
-    sizes = _core._page_sizes()
-    before = _page.read(fd, sizes)
+    before = _page.read(fd)
     while True:
         time.sleep(interval)
-        now = _page.read(fd, sizes)
+        now = _page.read(fd)
         yield before, now
         before = now
 

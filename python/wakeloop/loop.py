@@ -138,13 +138,16 @@ class EventLoop(LoopState):
         It takes some microseconds, and some nanoseconds more per open transport. Any thread may call it, also after the
         loop was closed.
         """
-        numbers = self._metrics()
         queue: Any = getattr(self._default_executor, "_work_queue", None)
-        numbers["executor_queued"] = queue.qsize() if hasattr(queue, "qsize") else 0
         now = time.monotonic()
         slow = [SlowCallback(name, took, now - ended) for ended, took, name in self._slow_turns.copy()]
-        numbers["last_slow_turns"] = tuple(reversed(slow))
-        return LoopMetrics._from_native(numbers, closed=self.is_closed(), running=self.is_running())
+        added = {
+            "closed": self.is_closed(),
+            "running": self.is_running(),
+            "last_slow_turns": tuple(reversed(slow)),
+            "executor_queued": queue.qsize() if hasattr(queue, "qsize") else 0,
+        }
+        return LoopMetrics._from_native(self._metrics() | added)
 
     def reset_metrics(self) -> None:
         """Empty the histograms of `metrics()`, their maxima included. Counters and times go on.

@@ -9,9 +9,9 @@ import bisect
 import dataclasses
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypeVar
 
-from ._core import _histogram_bounds, _runtime_metrics
+from ._core import _histogram_bounds, _metric_tables, _runtime_metrics
 
 __all__ = ("Histogram", "LoopMetrics", "RuntimeMetrics", "SlowCallback", "WorkerMetrics", "runtime_metrics")
 
@@ -73,9 +73,34 @@ class Histogram:
         return cls(tuple(counts), nanos / 1e9, longest / 1e9)
 
 
+@dataclasses.dataclass(frozen=True)
+class _Metric:
+    """What native code says of a field: a line of its table of metrics."""
+
+    #: `counter`, `gauge` or `histogram`.
+    kind: str
+    #: What it is, in one line.
+    help: str
+
+
+_TABLES = {name: {field: _Metric(*line) for field, *line in table} for name, table in _metric_tables().items()}
+_S = TypeVar("_S", bound="Snapshot")
+
+
 def _gauge() -> Any:
     """A field whose value belongs to the moment, so that a difference has the later one."""
     return dataclasses.field(metadata={"gauge": True})
+
+
+def _with_table(kind: type[_S]) -> type[_S]:
+    """Gives a class of snapshots the native table of its name. The gauges in it become those of the class."""
+    table = _TABLES[kind.__name__]
+    # In the order of the class, and then what is no field of it.
+    kind._table = {name: table[name] for name in (*kind.__annotations__, *table) if name in table}
+    for name, metric in table.items():
+        if metric.kind == "gauge":
+            setattr(kind, name, _gauge())
+    return kind
 
 
 def _difference(later: Any, earlier: Any) -> Any:
@@ -86,6 +111,16 @@ def _difference(later: Any, earlier: Any) -> Any:
 
 class Snapshot:
     """The base class of the snapshots: dataclasses of numbers and histograms."""
+
+    #: The metrics that monitoring systems get, by the names of the attributes.
+    _table: ClassVar[dict[str, _Metric]]
+
+    @classmethod
+    def _from_native(cls, values: dict[str, Any]) -> Self:
+        for name, metric in cls._table.items():
+            if metric.kind == "histogram":
+                values[name] = Histogram._from_native(*values[name])
+        return cls(**values)
 
     def __sub__(self, earlier: Self) -> Self:
         """What happened between two snapshots: counters and histograms are subtracted, gauges are the later ones."""
@@ -109,6 +144,7 @@ class SlowCallback:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+@_with_table
 class LoopMetrics(Snapshot):
     """What an event loop has done, and what it has to do: the result of `loop.metrics()`.
 
@@ -119,7 +155,7 @@ class LoopMetrics(Snapshot):
     #: *Now*: the loop is closed.
     closed: bool = _gauge()
     #: *Now*: a thread is in `run_forever`.
-    running: bool = _gauge()
+    running: bool
 
     #: Time inside `run_forever`.
     running_seconds: float
@@ -162,30 +198,24 @@ class LoopMetrics(Snapshot):
     gil_wait: Histogram
 
     #: *Now*: callbacks that are ready to run.
-    ready: int = _gauge()
+    ready: int
     #: *Now*: timers that wait.
-    timers: int = _gauge()
+    timers: int
     #: *Now*: open transports and listeners of the loop, by kind: `tcp`, `unix`, `tls`, `datagram`, `read_pipe`,
     #: `write_pipe` and `listener`.
-    transports: Mapping[str, int] = _gauge()
+    transports: Mapping[str, int]
     #: *Now*: bytes that transports have buffered because their sockets do not take them yet.
-    write_buffer_bytes: int = _gauge()
+    write_buffer_bytes: int
     #: *Now*: transports whose protocol has been told to pause writing.
-    paused_writers: int = _gauge()
+    paused_writers: int
     #: *Now*: transports that do not read, because their protocol has paused them.
-    paused_readers: int = _gauge()
+    paused_readers: int
     #: *Now*: jobs of `run_in_executor` and `spawn_blocking` that the loop awaits; `executor_queued` of them have not begun to run on the
     #: default executor.
-    executor_jobs: int = _gauge()
-    executor_queued: int = _gauge()
+    executor_jobs: int
+    executor_queued: int
     #: *Now*: name lookups that run or wait for a thread.
-    lookups: int = _gauge()
-
-    @classmethod
-    def _from_native(cls, numbers: dict[str, Any], *, closed: bool, running: bool) -> Self:
-        for name in ("delay", "turn_length", "gil_wait"):
-            numbers[name] = Histogram._from_native(*numbers[name])
-        return cls(closed=closed, running=running, **numbers)
+    lookups: int
 
     @property
     def active_seconds(self) -> float:
@@ -210,6 +240,7 @@ class _Times(Snapshot):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+@_with_table
 class WorkerMetrics(_Times):
     """What one worker of the Rust runtime has done: an item of `RuntimeMetrics.per_worker`.
 
@@ -234,15 +265,11 @@ class WorkerMetrics(_Times):
     delay: Histogram
 
     #: *Now*: tasks in the worker's own queue.
-    queue_depth: int = _gauge()
-
-    @classmethod
-    def _from_native(cls, numbers: dict[str, Any]) -> Self:
-        numbers["delay"] = Histogram._from_native(*numbers["delay"])
-        return cls(**numbers)
+    queue_depth: int
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+@_with_table
 class RuntimeMetrics(_Times):
     """What the Rust runtime has done, and what it has to do: the result of `wakeloop.runtime_metrics()`.
 
@@ -251,7 +278,7 @@ class RuntimeMetrics(_Times):
     """
 
     #: *Now*: worker threads, including those that were not needed so far.
-    workers: int = _gauge()
+    workers: int
     #: Each worker's part.
     per_worker: tuple[WorkerMetrics, ...]
 
@@ -267,7 +294,7 @@ class RuntimeMetrics(_Times):
     #: Of these, how many have completed, panicked or were cancelled.
     tasks_completed: int
     #: *Now*: tasks that are alive.
-    tasks_live: int = _gauge()
+    tasks_live: int
     #: How often a task was polled by a worker.
     polls: int
     #: Of these, how many took the task that the task before had woken last, without a queue.
@@ -280,9 +307,9 @@ class RuntimeMetrics(_Times):
     parks: int
     wakeups: int
     #: *Now*: tasks from outside the workers that no worker has taken.
-    injector_depth: int = _gauge()
+    injector_depth: int
     #: *Now*: tasks in the workers' own queues.
-    local_queue_depth: int = _gauge()
+    local_queue_depth: int
 
     #: How long tasks had been ready when a worker polled them: the time from the wake, or from the spawn, to the poll.
     #: It is measured for a sample of the wakes: for each, if a thread wakes rarely, and for one in 240 on average, if
@@ -301,26 +328,24 @@ class RuntimeMetrics(_Times):
     #: Sleeps that came due.
     timers_fired: int
     #: *Now*: sleeps that wait.
-    timers_armed: int = _gauge()
+    timers_armed: int
     #: *Now*: sockets of the runtime.
-    sockets: int = _gauge()
+    sockets: int
 
     #: *Now*: threads of the pool for `spawn_blocking`; `blocking_idle_threads` of them wait for a job.
-    blocking_threads: int = _gauge()
-    blocking_idle_threads: int = _gauge()
+    blocking_threads: int
+    blocking_idle_threads: int
     #: *Now*: jobs that wait for a thread.
-    blocking_queue_depth: int = _gauge()
+    blocking_queue_depth: int
     #: Jobs that came to a thread, those included that were cancelled while they waited.
     blocking_jobs: int
     #: How long they had waited for it. Every job is counted.
     blocking_wait: Histogram
 
     @classmethod
-    def _from_native(cls, numbers: dict[str, Any]) -> Self:
-        for name in ("delay", "blocking_wait"):
-            numbers[name] = Histogram._from_native(*numbers[name])
-        numbers["per_worker"] = tuple(map(WorkerMetrics._from_native, numbers["per_worker"]))
-        return cls(**numbers)
+    def _from_native(cls, values: dict[str, Any]) -> Self:
+        values["per_worker"] = tuple(map(WorkerMetrics._from_native, values["per_worker"]))
+        return super()._from_native(values)
 
 
 def runtime_metrics() -> RuntimeMetrics | None:
@@ -330,5 +355,5 @@ def runtime_metrics() -> RuntimeMetrics | None:
     microseconds per worker. Two snapshots subtract, if they are of runtimes with as many workers; else ValueError is
     raised.
     """
-    numbers = _runtime_metrics()
-    return RuntimeMetrics._from_native(numbers) if numbers is not None else None
+    values = _runtime_metrics()
+    return RuntimeMetrics._from_native(values) if values is not None else None

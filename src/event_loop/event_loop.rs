@@ -15,19 +15,17 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
 
 use super::core::Core;
-use super::core::metrics::DurationsSnapshot;
+use super::core::metrics::LoopFigures;
 use super::core::watched_fd::Direction;
 use super::entries::{from_handle, into_handle};
 use super::handle::layout::{Handle, Parts};
 use super::sock::call::{Action, SockCall};
 use super::sock::file_transfer::FileTransfer;
-use super::source::{SourceKind, Status};
 use super::support::call_support;
-use super::watch;
-use super::{stepping, turn};
+use super::{figures, publish, stepping, turn, watch};
 use crate::capi::call::guard;
 use crate::capi::error::{exception, raise_io};
-use crate::capi::fallible::{dict, list, py_tuple};
+use crate::capi::fallible::{list, py_tuple};
 use crate::capi::imports::imports;
 use crate::capi::recycle::context::context_for;
 use crate::capi::section;
@@ -366,66 +364,11 @@ impl EventLoop {
         self.core.step_times.of(&task.into()).map(|time| Fallible(time as f64 / 1e9))
     }
 
-    /// The numbers of `wakeloop.LoopMetrics`, as a dict. Histograms are tuples: (counts, sum and maximum in
-    /// nanoseconds).
+    /// The figures of `wakeloop.LoopMetrics`, as a dict.
     fn _metrics<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let _held = self.core.enter();
-        let (core, counters) = (&self.core, &self.core.counters);
-        let metrics = dict(py)?;
-        let now = monotonic_nanos();
-        for (name, DurationsSnapshot { histogram, sum }) in
-            ["delay", "turn_length", "gil_wait"].into_iter().zip(counters.histograms(now))
-        {
-            let numbers: PyResult<Vec<_>> = histogram
-                .counts
-                .iter()
-                .map(|count| Ok(Fallible(*count).into_pyobject(py)?.into_any()))
-                .collect();
-            let counts = list(py, numbers?)?;
-            let (sum, max) = (Fallible(sum), Fallible(histogram.max));
-            let parts =
-                [counts.into_any(), sum.into_pyobject(py)?.into_any(), max.into_pyobject(py)?.into_any()];
-            metrics.set_item(Fallible(name), py_tuple(py, parts)?)?;
-        }
-        let statuses = core.fds.statuses();
-        let transports = dict(py)?;
-        for (kind, name) in SourceKind::COUNTED {
-            let count = statuses.iter().filter(|status| status.kind == kind).count();
-            transports.set_item(Fallible(name), Fallible(count))?;
-        }
-        metrics.set_item(Fallible("transports"), transports)?;
-        let count = |test: fn(&&Status) -> bool| statuses.iter().filter(test).count() as u64;
-        for (name, value) in [
-            ("write_buffer_bytes", statuses.iter().map(|status| status.unsent as u64).sum()),
-            ("paused_writers", count(|status| status.writing_paused)),
-            ("paused_readers", count(|status| status.reading_paused)),
-            ("executor_jobs", core.inbox.jobs().into()),
-            ("lookups", core.inbox.lookups().into()),
-            ("turns", counters.turns.get()),
-            ("slow_turns", counters.slow_turns.get()),
-            ("polls", counters.polls.get()),
-            ("blocking_polls", counters.blocking_polls.get()),
-            ("io_events", counters.events.get()),
-            ("callbacks", counters.callbacks.get()),
-            ("timers_fired", counters.timers_fired.get()),
-            ("messages", counters.messages.get()),
-            ("connections_accepted", counters.connections_accepted.get()),
-            ("accept_errors", counters.accept_errors.get()),
-            ("spins", counters.spins.get()),
-            ("spin_hits", counters.spin_hits.get()),
-            ("ready", core.ready.len() as u64),
-            ("timers", core.timers.len() as u64),
-        ] {
-            metrics.set_item(Fallible(name), Fallible(value))?;
-        }
-        for (name, nanos) in [
-            ("idle_seconds", counters.idle.get()),
-            ("running_seconds", counters.running_at(now)),
-            ("spin_lost_seconds", counters.spin_lost.get()),
-        ] {
-            metrics.set_item(Fallible(name), Fallible(nanos as f64 / 1e9))?;
-        }
-        Ok(metrics)
+        publish::count_all(&self.core);
+        figures::to_dict(py, &LoopFigures::at(monotonic_nanos(), 0, &self.core.counters))
     }
 
     /// Forget the durations that `metrics()` has counted in histograms. Between two turns or in a callback.

@@ -11,7 +11,7 @@
 //! - [`calls`]: `call_soon`, `call_later` and the like; [`executor_future`]: the results of executors
 //! - [`naming`], [`recording`]: what the flight recorder sees of a loop
 //! - [`run`], [`debug`], [`entries`]: runs an entry of the ready queue
-//! - [`publish`]: what a published loop writes to its shared page
+//! - [`publish`], [`figures`]: the gauges, and what Python and readers of the shared page see of the metrics
 //! - [`dispatch`], [`poll`], [`turn`], [`stepping`]: one turn, by `run_forever` or by Python code
 //! - [`slow`]: the turns' lengths, and what makes a turn slow
 //! - [`simulation`]: what `wakeloop.testing` asks a loop
@@ -35,6 +35,7 @@ mod entries;
 #[allow(clippy::module_inception, reason = "the class is called EventLoop, and so is its file")]
 pub(crate) mod event_loop;
 pub(crate) mod executor_future;
+pub(crate) mod figures;
 mod fork;
 pub(crate) mod futures;
 pub(crate) mod handle;

@@ -83,7 +83,7 @@ fn poll_now(core: &Core, now: u64) -> Result<u64, Fatal> {
 /// Waits, and may begin with a spin.
 #[inline(never)]
 fn spin(core: &Core, now: u64, wait: Wait) -> Result<u64, Fatal> {
-    let Some(until) = core.spins.begin(now, wait.nanos(), core.counters.events.get()) else {
+    let Some(until) = core.spins.begin(now, wait.nanos(), core.counters.io_events.get()) else {
         return poll_without_gil(core, now, wait, false);
     };
     let mut found = false;
@@ -259,7 +259,7 @@ fn queue_events(core: &Core, poller: &Poller, polled: io::Result<()>) -> Result<
     match polled {
         Ok(()) => {
             let count = core.io.extend(poller.events().filter(|event| event.token != WAKER));
-            core.counters.events.add(count as u64);
+            core.counters.io_events.add(count as u64);
             Ok(())
         }
         Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(()),

@@ -1,4 +1,5 @@
-//! Writes the figures of a published loop that are not counters: to the shared page, around polls.
+//! Writes what a loop does not count while it runs: its gauges for `loop.metrics()`, and around the polls of a published
+//! loop, so that a reader of the shared page has them.
 
 use super::core::Core;
 use super::core::fd_table::SourceKind;
@@ -13,13 +14,14 @@ const REST: u64 = 50;
 /// Called before each poll of a published loop, so that a reader can tell a loop that waits from one that is blocked.
 #[cold]
 pub(super) fn before_poll(core: &Core, slot: &Slot, now: u64) {
-    slot.ready.set(core.ready.len() as u64);
-    slot.timers.set(core.timers.len() as u64);
-    slot.executor_jobs.set(core.inbox.jobs().into());
-    slot.lookups.set(core.inbox.lookups().into());
+    count_entries(core);
     let since = now.saturating_sub(slot.counted_at.get());
     if since >= INTERVAL || core.is_idle() && since >= REST * slot.counting.get() {
-        count_transports(core, slot);
+        let start = monotonic_nanos();
+        count_transports(core);
+        let end = monotonic_nanos();
+        slot.counting.set(end - start);
+        slot.counted_at.set(end);
     }
     slot.begin_poll(now);
 }
@@ -29,16 +31,26 @@ pub(super) fn after_poll(slot: &Slot) {
     slot.end_poll(monotonic_nanos());
 }
 
-fn count_transports(core: &Core, slot: &Slot) {
-    let start = monotonic_nanos();
-    let statuses = core.fds.statuses();
-    for ((kind, _), gauge) in SourceKind::COUNTED.into_iter().zip(&slot.transports) {
+/// Brings the gauges up to date. The caller is in a section of the loop.
+pub(super) fn count_all(core: &Core) {
+    count_entries(core);
+    count_transports(core);
+}
+
+fn count_entries(core: &Core) {
+    let gauges = &core.counters;
+    gauges.ready.set(core.ready.len() as u64);
+    gauges.timers.set(core.timers.len() as u64);
+    gauges.executor_jobs.set(core.inbox.jobs().into());
+    gauges.lookups.set(core.inbox.lookups().into());
+}
+
+fn count_transports(core: &Core) {
+    let (gauges, statuses) = (&core.counters, core.fds.statuses());
+    for ((kind, _), gauge) in SourceKind::COUNTED.into_iter().zip(&gauges.transports.0) {
         gauge.set(statuses.iter().filter(|status| status.kind == kind).count() as u64);
     }
-    slot.write_buffer_bytes.set(statuses.iter().map(|status| status.unsent as u64).sum());
-    slot.paused_writers.set(statuses.iter().filter(|status| status.writing_paused).count() as u64);
-    slot.paused_readers.set(statuses.iter().filter(|status| status.reading_paused).count() as u64);
-    let end = monotonic_nanos();
-    slot.counting.set(end - start);
-    slot.counted_at.set(end);
+    gauges.write_buffer_bytes.set(statuses.iter().map(|status| status.unsent as u64).sum());
+    gauges.paused_writers.set(statuses.iter().filter(|status| status.writing_paused).count() as u64);
+    gauges.paused_readers.set(statuses.iter().filter(|status| status.reading_paused).count() as u64);
 }

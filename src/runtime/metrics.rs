@@ -14,6 +14,7 @@ use super::clock;
 use super::executor::Shared;
 use super::shim::AtomicU64;
 use crate::histogram::{self, Snapshot};
+use crate::metrics::{Cell, Figure, Sum, Value, metrics};
 
 /// A counter with one writer.
 #[derive(Debug, Default)]
@@ -28,18 +29,6 @@ impl Counter {
     fn get(&self) -> u64 {
         self.0.load(Relaxed)
     }
-}
-
-/// The counters of one worker.
-#[derive(Debug, Default)]
-pub(super) struct Counters {
-    pub(super) polls: Counter,
-    pub(super) steals: Counter,
-    pub(super) parks: Counter,
-    pub(super) wakeups: Counter,
-    pub(super) lifo_hits: Counter,
-    pub(super) presence: Presence,
-    pub(super) delay: Durations,
 }
 
 /// The spins of the threads that have waited in the driver, one at a time.
@@ -154,12 +143,8 @@ impl Presence {
 /// assert_eq!(wait.counts().len(), Histogram::bounds().count() + 1);
 /// # Ok::<(), std::io::Error>(())
 /// ```
-#[derive(Clone, PartialEq, Eq)]
-pub struct Histogram {
-    numbers: Snapshot,
-    /// In nanoseconds.
-    sum: u64,
-}
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Histogram(Snapshot);
 
 impl Histogram {
     /// Returns the bounds between the buckets: bucket `n` counts durations from bound `n - 1` on, below bound
@@ -170,22 +155,22 @@ impl Histogram {
 
     /// Returns how many durations each bucket has counted.
     pub fn counts(&self) -> &[u64] {
-        &self.numbers.counts
+        &self.0.counts
     }
 
     /// Returns how many durations were counted.
     pub fn count(&self) -> u64 {
-        self.numbers.counts.iter().sum()
+        self.0.counts.iter().sum()
     }
 
     /// Returns the sum of all durations.
     pub fn sum(&self) -> Duration {
-        Duration::from_nanos(self.sum)
+        Duration::from_nanos(self.0.sum)
     }
 
     /// Returns the longest duration.
     pub fn max(&self) -> Duration {
-        Duration::from_nanos(self.numbers.max)
+        Duration::from_nanos(self.0.max)
     }
 
     /// Returns the duration that `percent` of all durations do not exceed: the upper bound of a bucket, or the
@@ -205,22 +190,23 @@ impl Histogram {
         }
         self.max()
     }
-
-    fn merge(&mut self, other: &Histogram) {
-        self.numbers.merge(&other.numbers);
-        self.sum += other.sum;
-    }
-}
-
-impl Default for Histogram {
-    fn default() -> Histogram {
-        Histogram::from(&Durations::default())
-    }
 }
 
 impl From<&Durations> for Histogram {
     fn from(durations: &Durations) -> Histogram {
-        Histogram { numbers: durations.histogram.snapshot(), sum: durations.sum.get() }
+        Histogram(durations.histogram.snapshot(durations.sum.get()))
+    }
+}
+
+impl Figure for Histogram {
+    fn value(&self) -> Value<'_> {
+        self.0.value()
+    }
+}
+
+impl Sum for Histogram {
+    fn add(&mut self, part: &Histogram) {
+        self.0.merge(&part.0);
     }
 }
 
@@ -235,161 +221,115 @@ impl fmt::Debug for Histogram {
     }
 }
 
-/// What one worker has done, in a snapshot. All is zero for a worker that was not needed so far.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct WorkerMetrics {
-    /// How often the worker polled a task.
-    pub polls: u64,
-    /// Of these, how many took the task from the LIFO slot, directly after the task that woke it.
-    pub lifo_hits: u64,
-    /// Batches of tasks that the worker took from another one.
-    pub steals: u64,
-    /// How often the worker went to sleep.
-    pub parks: u64,
-    /// How often the worker woke up.
-    pub wakeups: u64,
-    /// Time the worker was awake.
-    pub busy: Duration,
-    /// Time the worker slept, up to now.
-    pub idle: Duration,
-    /// Tasks in the worker's own queue, right now, without the one in the LIFO slot.
-    pub queue_depth: usize,
-    /// How long tasks that the worker polled had been ready. See [`Metrics::delay`].
-    pub delay: Histogram,
+impl Cell<u64> for Counter {
+    fn read(&self) -> u64 {
+        self.get()
+    }
+}
+
+impl Cell<Histogram> for Durations {
+    fn read(&self) -> Histogram {
+        Histogram::from(self)
+    }
+}
+
+metrics! {
+    /// What one worker has done, in a snapshot. All is zero for a worker that was not needed so far.
+    #[derive(Clone, Debug, Default, PartialEq, Eq)]
+    #[non_exhaustive]
+    pub struct WorkerMetrics;
+
+    /// The counters of one worker.
+    #[derive(Debug, Default)]
+    pub(super) struct Counters {
+        presence: Presence,
+    }
+
+    /// A snapshot of a runtime's counters, summed over its workers and for each of them.
+    ///
+    /// Counters and times never fall.
+    #[derive(Clone, Debug, Default, PartialEq, Eq)]
+    #[non_exhaustive]
+    pub struct Metrics(shared: &Shared, pool: &PoolMetrics, tasks: (u64, u64)) {
+        /// Each worker's part.
+        per_worker,
+    }
+
+    both {
+        /// For a current-thread runtime, that includes the time in which no thread was in `block_on`.
+        counter busy: Duration = "Time workers were awake, waits for the GIL included";
+        counter idle: Duration = "Time workers slept";
+        counter polls: u64 in Counter = "Polls of tasks by workers";
+        /// They came from the LIFO slot.
+        counter lifo_hits: u64 in Counter = "Polls that took the task that the task before had woken last";
+        counter steals: u64 in Counter = "Batches of tasks that a worker took from another";
+        counter parks: u64 in Counter = "How often a worker went to sleep";
+        counter wakeups: u64 in Counter = "How often a worker woke up";
+        /// It is the time from the wake, or from the spawn, to the poll.
+        ///
+        /// It is measured for a sample of the wakes: for each, if a thread wakes rarely, and for one in 240 on
+        /// average, if it wakes often. A sample counts as often as there are wakes for which it stands, so the counts
+        /// approach those of all wakes. The maximum is the longest delay in the sample. The precision is a
+        /// microsecond.
+        ///
+        /// A socket or a timer wakes its task when a worker looks at the driver. The time before that look is not
+        /// included, nor are the tasks of a [`LocalSet`](super::LocalSet) and the futures of
+        /// [`block_on`](super::Runtime::block_on), which have no place in a queue.
+        histogram delay: Histogram in Durations = "How long tasks had been ready when a worker polled them";
+    }
+
+    part {
+        /// The one in the LIFO slot is not included.
+        gauge queue_depth: usize = "Tasks in the worker's own queue";
+    }
+
+    whole {
+        gauge workers: usize = "Worker threads, including those that were not needed so far", shared.workers();
+        counter uptime: Duration = "Time since the runtime started", shared.started.elapsed();
+        /// Blocking jobs are not included.
+        counter tasks_spawned: u64 = "Tasks that were spawned", tasks.0;
+        counter tasks_completed: u64 = "Tasks that have completed, panicked or were cancelled", tasks.1;
+        gauge tasks_live: u64 = "Tasks that are alive", tasks.0.saturating_sub(tasks.1);
+        counter injected: u64 = "Tasks that other threads than workers have spawned or woken", shared.injected();
+        gauge injector_depth: usize = "Tasks from outside the workers that no worker has taken",
+            shared.injector_depth();
+        /// Those in the LIFO slots are not included.
+        gauge local_queue_depth: usize = "Tasks in the workers' own queues",
+            per_worker.iter().map(|worker| worker.queue_depth).sum();
+        /// A spin is polls in close succession, before the worker goes to sleep.
+        counter spins: u64 = "Waits of workers that began with a spin", shared.driver.spins.begun.get();
+        counter spin_hits: u64 = "Spins of workers that found something", shared.driver.spins.hits.get();
+        /// It is part of `idle`.
+        counter spin_lost: Duration = "Time in spins of workers that found nothing",
+            Duration::from_nanos(shared.driver.spins.lost.get());
+        counter timers_fired: u64 = "Sleeps that came due", shared.driver.timers.fired();
+        gauge timers_armed: usize = "Sleeps that wait", shared.driver.timers.len();
+        gauge sockets: usize = "Sockets of the runtime", shared.driver.registrations.len();
+        gauge blocking_threads: usize = "Threads of the pool for blocking jobs", pool.threads;
+        gauge blocking_idle_threads: usize = "Threads of the pool that wait for a job", pool.idle_threads;
+        gauge blocking_queue_depth: usize = "Blocking jobs that wait for a thread", pool.queue_depth;
+        /// Those are included that were cancelled while they waited.
+        counter blocking_jobs: u64 = "Blocking jobs that came to a thread", pool.wait.count();
+        /// Every job is counted.
+        histogram blocking_wait: Histogram = "How long blocking jobs had waited for a thread", pool.wait.clone();
+    }
 }
 
 impl WorkerMetrics {
     pub(super) fn of(counters: &Counters, queue_depth: usize) -> WorkerMetrics {
         let (busy, idle) = counters.presence.busy_and_idle(clock::nanos);
-        WorkerMetrics {
-            polls: counters.polls.get(),
-            lifo_hits: counters.lifo_hits.get(),
-            steals: counters.steals.get(),
-            parks: counters.parks.get(),
-            wakeups: counters.wakeups.get(),
-            busy,
-            idle,
-            queue_depth,
-            delay: Histogram::from(&counters.delay),
-        }
+        WorkerMetrics { busy, idle, queue_depth, ..WorkerMetrics::read(counters) }
     }
-}
-
-/// A snapshot of a runtime's counters, summed over its workers and for each of them.
-///
-/// Counters and times never fall.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Metrics {
-    /// Worker threads, including those that were not needed so far.
-    pub workers: usize,
-    /// Tasks spawned so far, blocking jobs not included.
-    pub tasks_spawned: u64,
-    /// Of these, how many have completed, panicked or were cancelled.
-    pub tasks_completed: u64,
-    /// Tasks that are alive, right now.
-    pub tasks_live: u64,
-    /// How often a task was polled.
-    pub polls: u64,
-    /// Of these, how many took the task from the LIFO slot, directly after the task that woke it.
-    pub lifo_hits: u64,
-    /// Batches of tasks that one worker took from another.
-    pub steals: u64,
-    /// Tasks that came from outside the workers: spawned or woken by other threads.
-    pub injected: u64,
-    /// How often a worker went to sleep.
-    pub parks: u64,
-    /// How often a worker woke up.
-    pub wakeups: u64,
-    /// Tasks in the queue of those that came from outside the workers, right now.
-    pub injector_depth: usize,
-    /// Tasks in the workers' own queues, right now, without those in the LIFO slots.
-    pub local_queue_depth: usize,
-    /// How long tasks had been ready when a worker polled them: the time from the wake, or from the spawn, to the
-    /// poll.
-    ///
-    /// It is measured for a sample of the wakes: for each, if a thread wakes rarely, and for one in 240 on
-    /// average, if it wakes often. A sample counts as often as there are wakes for which it stands, so the counts
-    /// approach those of all wakes. The maximum is the longest delay in the sample. The precision is a
-    /// microsecond.
-    ///
-    /// A socket or a timer wakes its task when a worker looks at the driver. The time before that look is not
-    /// included, nor are the tasks of a [`LocalSet`](super::LocalSet) and the futures of
-    /// [`block_on`](super::Runtime::block_on), which have no place in a queue.
-    pub delay: Histogram,
-    /// Waits for sockets and sleeps that began with a spin: polls in close succession, before the worker went to
-    /// sleep.
-    pub spins: u64,
-    /// Of these, how many found something.
-    pub spin_hits: u64,
-    /// The time of the others, as part of `idle`.
-    pub spin_lost: Duration,
-    /// Sleeps that came due.
-    pub timers_fired: u64,
-    /// Sleeps that wait, right now.
-    pub timers_armed: usize,
-    /// Sockets that are registered, right now.
-    pub sockets: usize,
-    /// Threads of the blocking pool, right now.
-    pub blocking_threads: usize,
-    /// Of these, how many wait for a job, right now.
-    pub blocking_idle_threads: usize,
-    /// Jobs that wait for a thread of the blocking pool, right now.
-    pub blocking_queue_depth: usize,
-    /// Jobs that came to a thread of the blocking pool, those included that were cancelled while they waited.
-    pub blocking_jobs: u64,
-    /// How long they had waited for it. Every job is counted.
-    pub blocking_wait: Histogram,
-    /// Time the workers were awake, added up. For a current-thread runtime, that includes the time in which no
-    /// thread was in `block_on`.
-    pub busy: Duration,
-    /// Time the workers slept, added up.
-    pub idle: Duration,
-    /// Time since the runtime was made.
-    pub uptime: Duration,
-    /// Each worker's part.
-    pub per_worker: Vec<WorkerMetrics>,
 }
 
 impl Metrics {
     pub(super) fn of(shared: &Shared) -> Metrics {
-        let (tasks_spawned, tasks_completed) = shared.owned.counts();
-        let PoolMetrics { threads, idle_threads, queue_depth, wait } = shared.pool.metrics();
-        let mut metrics = Metrics {
-            workers: shared.workers(),
-            tasks_spawned,
-            tasks_completed,
-            tasks_live: tasks_spawned.saturating_sub(tasks_completed),
-            injected: shared.injected(),
-            injector_depth: shared.injector_depth(),
-            spins: shared.driver.spins.begun.get(),
-            spin_hits: shared.driver.spins.hits.get(),
-            spin_lost: Duration::from_nanos(shared.driver.spins.lost.get()),
-            timers_fired: shared.driver.timers.fired(),
-            timers_armed: shared.driver.timers.len(),
-            sockets: shared.driver.registrations.len(),
-            blocking_threads: threads,
-            blocking_idle_threads: idle_threads,
-            blocking_queue_depth: queue_depth,
-            blocking_jobs: wait.count(),
-            blocking_wait: wait,
-            uptime: shared.started.elapsed(),
-            per_worker: shared.worker_metrics().collect(),
-            ..Metrics::default()
-        };
-        for worker in &metrics.per_worker {
-            metrics.polls += worker.polls;
-            metrics.lifo_hits += worker.lifo_hits;
-            metrics.steals += worker.steals;
-            metrics.parks += worker.parks;
-            metrics.wakeups += worker.wakeups;
-            metrics.busy += worker.busy;
-            metrics.idle += worker.idle;
-            metrics.local_queue_depth += worker.queue_depth;
-            metrics.delay.merge(&worker.delay);
-        }
-        metrics
+        Metrics::read(
+            shared,
+            &shared.pool.metrics(),
+            shared.owned.counts(),
+            shared.worker_metrics().collect(),
+        )
     }
 }
 

@@ -13,13 +13,14 @@ from tests.fuzz.choices import Choices
 from tests.support.trace import refuse
 from wakeloop import _core, _page, _top
 
-SIZES = _core._page_sizes()
+#: Where everything in a slot is.
+PLACE = {name: place for name, place, _ in _core._page_layout()[2]}
 #: The lines of these are followed.
 FILES = {Path(module.__file__).name for module in (_page, _top)} | {"metrics.py"}
 FOLDER = str(Path(_page.__file__).parent)
-HEADER, STARTED = 4096, 4608 + 8 * 16
-#: Where something is in a slot: the gauges and the name, the first slow callbacks, the counters.
-PLACES = (*range(8, 256, 8), *range(512, 1024, 8), *range(4608, 4608 + 1200, 8))
+HEADER, STARTED = 4096, PLACE["started"]
+#: The words of a slot: the counters and the name, and the first slow callbacks.
+PLACES = tuple(range(8, PLACE["records"] + 512, 8))
 WORDS = (0, 1, 2, 3, 1 << 20, 1 << 40, (1 << 63) - 1, (1 << 63) + 1, (1 << 64) - 1, 0xFFFD_1B5B_0A41_C3A9)
 
 address, size = native.lines
@@ -42,7 +43,7 @@ def page(before, data):
     """A page on which the fuzzer has changed some words."""
     changed, choices = bytearray(before), Choices(data)
     while choices:
-        slot, kind = HEADER + choices.choice((0, 0, 1, 15)) * SIZES[1], choices.getrandbits(6)
+        slot, kind = HEADER + choices.choice((0, 0, 1, 15)) * _page.SLOT, choices.getrandbits(6)
         if kind == 0:
             # The header is another version's, or that of no page.
             changed[choices.getrandbits(6)] ^= 1
@@ -59,7 +60,7 @@ def page(before, data):
 def read(content):
     os.pwrite(fd, content, 0)
     os.ftruncate(fd, len(content))
-    return _page.read(fd, SIZES)
+    return _page.read(fd)
 
 
 def show(before, now):
@@ -73,7 +74,7 @@ def show(before, now):
 
 def check(data):
     half = len(data) // 2
-    blank = bytearray(_page.header(os.getpid(), SIZES, "1.0").ljust(SIZES[0], b"\0"))
+    blank = bytearray(_page.header(os.getpid(), "1.0").ljust(_page.SIZE, b"\0"))
     # The first slot is that of a loop, which runs.
     blank[HEADER] = blank[HEADER + STARTED] = 1
     first = page(blank, data[:half])

@@ -5,7 +5,9 @@ import bisect
 import concurrent.futures
 import ctypes
 import dataclasses
+import inspect
 import os
+import re
 import socket
 import statistics
 import subprocess
@@ -16,8 +18,9 @@ from functools import partial
 
 import pytest
 
+import wakeloop
 from tests.support.builds import needs_gil
-from wakeloop import Histogram
+from wakeloop import Histogram, _core
 
 pytestmark = pytest.mark.native
 
@@ -64,6 +67,23 @@ def test_metrics_are_numbers_that_never_fall(run):
         assert grown >= {"turns", "callbacks", "timers_fired", "delay", "turn_length"}, (before, after)
 
     run(main())
+
+
+@pytest.mark.parametrize("kind", [wakeloop.LoopMetrics, wakeloop.RuntimeMetrics, wakeloop.WorkerMetrics])
+def test_the_documentation_has_the_fields_of_the_native_table(kind):
+    """The pages of the reference are made of the classes' comments."""
+    table = {name: (sort, text) for name, sort, text in _core._metric_tables()[kind.__name__]}
+    fields = {field.name: field for field in dataclasses.fields(kind)}
+    # The others are Python's, and no monitoring system gets them.
+    assert set(fields) - set(table) <= {"closed", "last_slow_turns", "per_worker"}
+    assert all(isinstance(getattr(kind, name), property) for name in set(table) - set(fields))
+    groups = re.findall(r"((?:    #:.*\n)+)((?:    \w+: .*\n)+)", inspect.getsource(kind))
+    documented = {
+        name: "*Now*" in comment for comment, group in groups for name in re.findall(r"^    (\w+):", group, re.MULTILINE)
+    }
+    assert documented == {name: "gauge" in field.metadata for name, field in fields.items()}
+    assert {sort for sort, _ in table.values()} <= {"counter", "gauge", "histogram"}
+    assert all(re.fullmatch(r"[A-Z1].*[^.]", text) for _, text in table.values())
 
 
 def test_metrics_can_be_read_before_after_and_beside_the_run(loop):

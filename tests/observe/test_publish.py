@@ -18,13 +18,13 @@ pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="the page needs Linux"),
 ]
 
-SIZES = _core._page_sizes()
+PLACES = {name: place for name, place, _ in _core._page_layout()[2]}
 
 
 @contextlib.contextmanager
 def target(body):
     """A program that runs until its stdin ends, and prints `ready` when its figures are worth reading."""
-    process = start_script("wakeloop", "import os, sys, threading, time, wakeloop\n" + body)
+    process = start_script("wakeloop", "import dataclasses, os, sys, threading, time, wakeloop\n" + body)
     try:
         line = process.stdout.readline()
         assert line == "ready\n", line + process.stderr.read()
@@ -37,7 +37,7 @@ def target(body):
 def page(pid):
     fd = _page.find(pid)
     try:
-        return _page.read(fd, SIZES)
+        return _page.read(fd)
     finally:
         os.close(fd)
 
@@ -117,17 +117,20 @@ async def main():
         await asyncio.sleep(0.001)
     time.sleep(0.05)
     await asyncio.sleep(0)
-    from wakeloop import _core, _page
+    from wakeloop import _page
     fd = _page.find(os.getpid())
-    [published] = _page.read(fd, _core._page_sizes()).loops
+    # This also counts what the page has as it was before the last poll.
     own = loop.metrics()
-    for name in ("turns", "polls", "blocking_polls", "callbacks", "timers_fired", "slow_turns", "delay", "gil_wait"):
-        assert getattr(own, name) == getattr(published.metrics, name), name
+    [published] = _page.read(fd).loops
+    # The time and the turn go on, and what belongs to an executor is not published.
+    others = {"running_seconds", "idle_seconds", "turn_length", "last_slow_turns"}
+    names = {field.name for field in dataclasses.fields(own)} - others
+    assert {name: getattr(own, name) for name in names} == {name: getattr(published.metrics, name) for name in names}
     assert own.turn_length.counts == published.metrics.turn_length.counts
     assert abs(own.idle_seconds - published.metrics.idle_seconds) < 1e-6
-    assert 0 <= own.running_seconds - published.metrics.running_seconds < 1
+    assert 0 <= published.metrics.running_seconds - own.running_seconds < 1
     loop.reset_metrics()
-    assert _page.read(fd, _core._page_sizes()).loops[0].metrics.delay.count == loop.metrics().delay.count == 0
+    assert _page.read(fd).loops[0].metrics.delay.count == loop.metrics().delay.count == 0
     print("ready")
 wakeloop.run(main())
 """
@@ -146,22 +149,22 @@ assert loop.metrics().turns == before.turns > 0
 loop.run_until_complete(asyncio.sleep(0.01))
 between = loop.metrics()
 assert between.turns > before.turns
-from wakeloop import _core, _page
+from wakeloop import _page
 fd = _page.find(os.getpid())
-assert len(_page.read(fd, _core._page_sizes()).loops) == 1
+assert len(_page.read(fd).loops) == 1
 loop.close()
 after = loop.metrics()
 assert after.turns == between.turns and after.closed
-assert len(_page.read(fd, _core._page_sizes()).loops) == 0
+assert len(_page.read(fd).loops) == 0
 loops = [wakeloop.new_event_loop() for _ in range(20)]
-assert len(_page.read(fd, _core._page_sizes()).loops) == 16
+assert len(_page.read(fd).loops) == 16
 for loop in loops:
     loop.run_until_complete(asyncio.sleep(0))
     assert loop.metrics().turns > 0
     loop.close()
 del loop, loops
 loop = wakeloop.new_event_loop()
-assert [each.name for each in _page.read(fd, _core._page_sizes()).loops] == ["MainThread"]
+assert [each.name for each in _page.read(fd).loops] == ["MainThread"]
 loop.close()
 print("ready", flush=True)
 sys.stdin.read()
@@ -199,10 +202,10 @@ def test_a_forked_child_leaves_its_parents_page_alone():
 wakeloop.publish()
 loop = wakeloop.new_event_loop()
 loop.run_until_complete(asyncio.sleep(0.01))
-from wakeloop import _core, _page
+from wakeloop import _page
 fd = _page.find(os.getpid())
-before = os.pread(fd, _core._page_sizes()[0], 0)
 turns = loop.metrics().turns
+before = os.pread(fd, _page.SIZE, 0)
 if (child := os.fork()) == 0:
     code = 1
     try:
@@ -211,17 +214,17 @@ if (child := os.fork()) == 0:
         assert loop.metrics().turns > turns
         other = wakeloop.new_event_loop()
         other.run_until_complete(asyncio.sleep(0.01))
-        own = _page.read(_page.find(os.getpid()), _core._page_sizes())
+        own = _page.read(_page.find(os.getpid()))
         assert [each.metrics.turns for each in own.loops] == [other.metrics().turns]
         wakeloop.publish()
-        assert len(_page.read(_page.find(os.getpid()), _core._page_sizes()).loops) == 2
+        assert len(_page.read(_page.find(os.getpid())).loops) == 2
         loop.close()
         other.close()
         code = 0
     finally:
         os._exit(code)
 assert os.waitpid(child, 0)[1] == 0
-assert os.pread(fd, _core._page_sizes()[0], 0) == before
+assert os.pread(fd, _page.SIZE, 0) == before
 loop.close()
 print("ready")
 """
@@ -261,7 +264,43 @@ def crafted(data):
 
 
 def good():
-    return bytearray(_page.header(os.getpid(), SIZES, "0.0.0").ljust(SIZES[0], b"\0"))
+    return bytearray(_page.header(os.getpid(), "0.0.0").ljust(_page.SIZE, b"\0"))
+
+
+def published(values):
+    """The metrics that a reader finds, if there are these numbers on the page."""
+    data = good()
+    for name, value in {"generation": 1, "started": 1, **values}.items():
+        at = 4096 + PLACES[name]
+        data[at : at + 8] = value.to_bytes(8, sys.byteorder)
+    fd = crafted(data)
+    try:
+        [loop] = _page.read(fd).loops
+    finally:
+        os.close(fd)
+    return loop.metrics
+
+
+def test_every_counter_is_read_from_its_own_place():
+    kinds = {name.removesuffix("_seconds"): kind for name, kind, _ in _core._metric_tables()["LoopMetrics"]}
+    names = [name for name in kinds if name in PLACES and kinds[name] != "histogram" and name != "transports"]
+    assert len(names) > 20
+    # Times on the page are in nanoseconds. This one goes on.
+    wanted = {name: 1_000 + number for number, name in enumerate(names)} | {"running": 1 << 50}
+    found = published(wanted)
+    seconds = {name: getattr(found, f"{name}_seconds", None) for name in names}
+    read = {name: getattr(found, name) if seconds[name] is None else round(seconds[name] * 1e9) for name in names}
+    read["running"] = wanted["running"] if found.running_seconds >= wanted["running"] / 1e9 else found.running_seconds
+    assert read == wanted
+    for name in (name for name, kind in kinds.items() if kind == "histogram"):
+        # A histogram begins with its sum. That of turns is made of the times.
+        if name != "turn_length":
+            assert getattr(published({name: 5 * 10**9}), name).sum == 5
+
+
+def swapped(data, one, other):
+    """The page of a build that has two counters in each other's place."""
+    return data.replace(one, b" \0").replace(other, one).replace(b" \0", other)
 
 
 @pytest.mark.parametrize(
@@ -271,15 +310,16 @@ def good():
         lambda data: data + b"\0",
         lambda data: b"",
         lambda data: b"x" + data[1:],
-        lambda data: data[:8] + b"\2" + data[9:],
-        lambda data: data[:24] + b"\xff" * 8 + data[32:],
+        lambda data: data[:8] + b"\3" + data[9:],
+        lambda data: data.replace(b" 8192 ", b" 8193 "),
+        lambda data: swapped(data, b" turns:", b" polls:"),
     ],
 )
 def test_a_page_of_another_layout_is_refused(change):
     fd = crafted(change(good()))
     try:
         with pytest.raises(_page.PageError):
-            _page.read(fd, SIZES)
+            _page.read(fd)
     finally:
         os.close(fd)
 
@@ -288,13 +328,13 @@ def test_no_contents_of_a_page_can_crash_the_reader():
     from wakeloop import _top
 
     rng, base = random.Random(5), good()
-    slots = SIZES[0] - 4096
+    slots = _page.SIZE - 4096
     contents = [b"\xff" * slots, b"\x01" * slots, b"\x1b" * slots, b"\x80" * slots, *(rng.randbytes(slots) for _ in range(20))]
     pages = []
     for each in contents:
         fd = crafted(bytes(base[:4096]) + each)
         try:
-            pages.append(_page.read(fd, SIZES))
+            pages.append(_page.read(fd))
         finally:
             os.close(fd)
     assert all(0 < len(page.loops) <= 16 for page in pages[:3])
@@ -337,7 +377,7 @@ def test_a_stopped_or_killed_target_leaves_no_file_behind():
         process.wait()
         try:
             # The page can still be read, and shows what was last written.
-            assert _page.read(fd, SIZES).loops
+            assert _page.read(fd).loops
         finally:
             os.close(fd)
         with pytest.raises(_page.PageError):

@@ -1,10 +1,14 @@
-//! The loop's counters. Only threads in a section of the loop write them, most often the loop's own. Any thread
-//! may read them at any time.
+//! The loop's counters: a line of the table makes a counter, and its name, kind and help for Python and for monitoring
+//! systems. Only threads in a section of the loop write them, most often the loop's own. Any thread may read them at any
+//! time.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
 
-use crate::histogram::{self, Histogram, LOWEST};
+use super::fd_table::SourceKind;
+use crate::histogram::{self, Histogram, LOWEST, Snapshot};
+use crate::metrics::{Cell, Figure, Metric, Value, metrics};
 
 /// A counter with one writer. Relaxed: each counter stands for itself.
 #[derive(Debug, Default)]
@@ -27,36 +31,116 @@ impl Counter {
     }
 }
 
-/// Counters since the loop was created. All times are nanoseconds, and points in time are of the monotonic clock.
+metrics! {
+    /// What a loop has done since it was created, and what it has to do. Times are measured on the monotonic clock.
+    #[derive(Debug, Default)]
+    pub(crate) struct LoopFigures;
+
+    /// The cells of a loop. The gauges are as `publish.rs` has last counted them.
+    #[derive(Debug, Default)]
+    #[repr(C)]
+    pub(crate) struct Counters {
+        /// Turns that Python code has stepped. They are not measured.
+        stepped_turns: Counter,
+        /// When the current run began; 0 between runs.
+        started: Counter,
+    }
+
+    counter running: Duration in Counter = "Time inside run_forever";
+    counter idle: Duration in Counter = "Time in which the loop waited for events, timers and other threads";
+    counter turns: u64 in Counter = "Iterations of the loop";
+    counter slow_turns: u64 in Counter = "Turns that took longer than loop.slow_turn_duration";
+    counter polls: u64 in Counter = "System calls that ask for events";
+    counter blocking_polls: u64 in Counter = "Polls that released the GIL";
+    counter io_events: u64 in Counter = "Events of descriptors";
+    counter callbacks: u64 in Counter = "Callbacks that were run, task steps included";
+    counter timers_fired: u64 in Counter = "Timers that came due";
+    counter messages: u64 in Counter = "Messages of the Rust runtime to the loop";
+    counter connections_accepted: u64 in Counter = "Connections that listeners of the loop have accepted";
+    counter accept_errors: u64 in Counter = "Failed attempts to accept a connection";
+    counter spins: u64 in Counter = "Waits that began with a spin";
+    counter spin_hits: u64 in Counter = "Spins that found an event";
+    counter spin_lost: Duration in Counter = "Time in spins that found nothing";
+    histogram delay: Snapshot in Durations = "How long the work of a turn had been ready when the loop came to it";
+    histogram turn_length: Snapshot in Durations = "Lengths of the turns";
+    histogram gil_wait: Snapshot in Durations = "Waits for the GIL after polls";
+    gauge ready: u64 in Counter = "Callbacks that are ready to run";
+    gauge timers: u64 in Counter = "Timers that wait";
+    gauge transports: Transports in TransportCounters = "Open transports and listeners";
+    gauge write_buffer_bytes: u64 in Counter = "Bytes that transports have buffered";
+    gauge paused_writers: u64 in Counter = "Transports whose protocol has been told to pause writing";
+    gauge paused_readers: u64 in Counter = "Transports whose protocol has paused reading";
+    gauge executor_jobs: u64 in Counter = "Jobs in executors that the loop awaits";
+    gauge lookups: u64 in Counter = "Name lookups that run or wait for a thread";
+}
+
+/// What Python adds to the figures of a loop.
+pub(crate) const ADDED: [Metric; 3] = [
+    added("running", "gauge", "1 while a thread is in run_forever"),
+    added("executor_queued", "gauge", "Jobs of the default executor that have not begun to run"),
+    added(
+        "active_seconds",
+        "counter",
+        "Time inside run_forever in which the loop had work, waits for the GIL included",
+    ),
+];
+
+const fn added(field: &'static str, kind: &'static str, help: &'static str) -> Metric {
+    Metric { field, suffix: "", kind, help }
+}
+
+/// How many transports and listeners there are of each kind, in the order of [`SourceKind::COUNTED`].
 #[derive(Debug, Default)]
-#[repr(C)]
-pub(crate) struct Counters {
-    pub(crate) turns: Counter,
-    /// Turns that Python code has stepped. They are not measured.
-    pub(crate) stepped_turns: Counter,
-    pub(crate) slow_turns: Counter,
-    pub(crate) polls: Counter,
-    pub(crate) blocking_polls: Counter,
-    pub(crate) events: Counter,
-    pub(crate) callbacks: Counter,
-    pub(crate) timers_fired: Counter,
-    pub(crate) messages: Counter,
-    pub(crate) connections_accepted: Counter,
-    pub(crate) accept_errors: Counter,
-    /// Waits that began with a spin, and those of them that found something.
-    pub(crate) spins: Counter,
-    pub(crate) spin_hits: Counter,
-    /// Time in spins that found nothing.
-    pub(crate) spin_lost: Counter,
-    /// Time in polls that could wait.
-    pub(crate) idle: Counter,
-    /// Time inside finished runs.
-    pub(crate) running: Counter,
-    /// When the current run began; 0 between runs.
-    pub(crate) started: Counter,
-    pub(crate) delay: Durations,
-    pub(crate) turn_length: Durations,
-    pub(crate) gil_wait: Durations,
+#[repr(transparent)]
+pub(crate) struct TransportCounters(pub(crate) [Counter; SourceKind::COUNTED.len()]);
+
+#[derive(Debug, Default)]
+pub(crate) struct Transports([u64; SourceKind::COUNTED.len()]);
+
+impl Figure for Transports {
+    fn value(&self) -> Value<'_> {
+        Value::Labelled(SourceKind::COUNTED.into_iter().map(|(_, name)| name).zip(self.0).collect())
+    }
+}
+
+impl Cell<Transports> for TransportCounters {
+    fn read(&self) -> Transports {
+        Transports(self.0.each_ref().map(Counter::get))
+    }
+}
+
+impl Cell<u64> for Counter {
+    fn read(&self) -> u64 {
+        self.get()
+    }
+}
+
+impl Cell<Duration> for Counter {
+    fn read(&self) -> Duration {
+        Duration::from_nanos(self.get())
+    }
+}
+
+impl Cell<Snapshot> for Durations {
+    fn read(&self) -> Snapshot {
+        self.long.snapshot(self.sum.get())
+    }
+}
+
+impl LoopFigures {
+    /// The figures at `now`. For so many nanoseconds, the loop has been waiting in a poll that is not counted yet.
+    ///
+    /// The numbers may come from another process. No number makes this panic.
+    pub(crate) fn at(now: u64, waiting: u64, cells: &Counters) -> LoopFigures {
+        let mut figures = LoopFigures::read(cells);
+        figures.running = Duration::from_nanos(cells.running_at(now));
+        figures.idle = (figures.idle + Duration::from_nanos(waiting)).min(figures.running);
+        let [delay, turn_length, gil_wait] = cells.totals(now, waiting);
+        cells.delay.complete(&mut figures.delay, delay);
+        cells.turn_length.complete(&mut figures.turn_length, turn_length);
+        cells.gil_wait.complete(&mut figures.gil_wait, gil_wait);
+        figures
+    }
 }
 
 impl Counters {
@@ -66,27 +150,21 @@ impl Counters {
             0 => 0,
             started => now.saturating_sub(started),
         };
-        self.running.get() + current
+        self.running.get().saturating_add(current)
     }
 
     /// How many delays, turn lengths and waits for the GIL there were, and their sums.
-    fn totals(&self, now: u64) -> [(u64, u64); 3] {
+    fn totals(&self, now: u64, waiting: u64) -> [(u64, u64); 3] {
         // The length of the current turn is not known yet.
         let current = u64::from(self.started.get() != 0);
-        let ended = self.turns.get().saturating_sub(self.stepped_turns.get() + current);
-        let active = self.running_at(now).saturating_sub(self.idle.get());
+        let ended = self.turns.get().saturating_sub(self.stepped_turns.get().saturating_add(current));
+        let active = self.running_at(now).saturating_sub(self.idle.get().saturating_add(waiting));
         [(ended, self.delay.sum.get()), (ended, active), (self.blocking_polls.get(), self.gil_wait.sum.get())]
-    }
-
-    /// Delays, turn lengths and waits for the GIL.
-    pub(crate) fn histograms(&self, now: u64) -> [DurationsSnapshot; 3] {
-        let [delay, turn_length, gil_wait] = self.totals(now);
-        [self.delay.snapshot(delay), self.turn_length.snapshot(turn_length), self.gil_wait.snapshot(gil_wait)]
     }
 
     /// Forgets the durations so far.
     pub(crate) fn reset_histograms(&self, now: u64) {
-        let [delay, turn_length, gil_wait] = self.totals(now);
+        let [delay, turn_length, gil_wait] = self.totals(now, 0);
         self.delay.reset(delay);
         self.turn_length.reset(turn_length);
         self.gil_wait.reset(gil_wait);
@@ -104,12 +182,6 @@ pub(crate) struct Durations {
     long: Histogram,
 }
 
-/// The numbers of [`Durations`] at one moment. The sum is in nanoseconds.
-pub(crate) struct DurationsSnapshot {
-    pub(crate) histogram: histogram::Snapshot,
-    pub(crate) sum: u64,
-}
-
 impl Durations {
     /// Counts a duration if it does not fall into the first bucket. The caller adds it to the sum.
     #[inline(always)]
@@ -124,14 +196,15 @@ impl Durations {
         self.long.count(nanos);
     }
 
-    fn snapshot(&self, (number, sum): (u64, u64)) -> DurationsSnapshot {
-        let mut snapshot = self.long.snapshot();
-        let long: u64 = snapshot.counts.iter().sum();
-        snapshot.counts[0] += number.saturating_sub(self.forgotten[0].get()).saturating_sub(long);
+    /// Adds the first bucket to a snapshot, and takes away what was forgotten.
+    fn complete(&self, snapshot: &mut Snapshot, (number, sum): (u64, u64)) {
+        let long = snapshot.counts.iter().fold(0, |sum: u64, count| sum.saturating_add(*count));
+        let short = number.saturating_sub(self.forgotten[0].get()).saturating_sub(long);
+        snapshot.counts[0] = snapshot.counts[0].saturating_add(short);
         if snapshot.max == 0 && snapshot.counts[0] > 0 {
             snapshot.max = LOWEST;
         }
-        DurationsSnapshot { histogram: snapshot, sum: sum.saturating_sub(self.forgotten[1].get()) }
+        snapshot.sum = sum.saturating_sub(self.forgotten[1].get());
     }
 
     fn reset(&self, (number, sum): (u64, u64)) {
@@ -153,11 +226,11 @@ mod tests {
             counters.delay.sum.add(delay);
             counters.delay.note(delay);
         }
-        let [delay, turn_length, gil_wait] = counters.histograms(0);
-        assert_eq!((delay.histogram.counts[0], delay.histogram.counts[1]), (8, 1));
-        assert_eq!((delay.sum, delay.histogram.max), (4 * LOWEST + 1, 3 * LOWEST));
-        assert_eq!((turn_length.histogram.counts[0], turn_length.histogram.max), (10, LOWEST));
-        assert_eq!((gil_wait.histogram.counts[0], gil_wait.histogram.max), (0, 0));
+        let LoopFigures { delay, turn_length, gil_wait, .. } = LoopFigures::at(0, 0, &counters);
+        assert_eq!((delay.counts[0], delay.counts[1]), (8, 1));
+        assert_eq!((delay.sum, delay.max), (4 * LOWEST + 1, 3 * LOWEST));
+        assert_eq!((turn_length.counts[0], turn_length.max), (10, LOWEST));
+        assert_eq!((gil_wait.counts[0], gil_wait.max), (0, 0));
     }
 
     #[test]
@@ -168,7 +241,7 @@ mod tests {
         counters.delay.note(LOWEST);
         counters.reset_histograms(0);
         counters.turns.add(1);
-        let [delay, ..] = counters.histograms(0);
-        assert_eq!((delay.histogram.counts.iter().sum::<u64>(), delay.sum), (1, 0));
+        let delay = LoopFigures::at(0, 0, &counters).delay;
+        assert_eq!((delay.counts.iter().sum::<u64>(), delay.sum), (1, 0));
     }
 }

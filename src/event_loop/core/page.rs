@@ -12,14 +12,15 @@
 
 use std::cell::Cell;
 use std::io;
+use std::mem::offset_of;
 use std::ops::Deref;
 use std::os::fd::RawFd;
 use std::ptr::{self, NonNull};
 use std::slice;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering, fence};
 
-use super::fd_table::SourceKind;
-use super::metrics::{Counter, Counters};
+use super::metrics::{Counter, Counters, LoopFigures};
+use crate::metrics::Layout;
 
 /// How many loops the page has room for.
 const SLOTS: usize = 16;
@@ -28,15 +29,14 @@ const RECORDS: usize = 32;
 const HEADER: usize = 4096;
 /// The size of the page in bytes.
 const SIZE: usize = HEADER + SLOTS * size_of::<Slot>();
-/// The sizes that the reader has to agree with: of the page, of a slot and of the counters.
-pub(crate) const SIZES: (usize, usize, usize) = (SIZE, size_of::<Slot>(), size_of::<Counters>());
+/// The sizes in bytes of the page and of a slot.
+pub(crate) const SIZES: (usize, usize) = (SIZE, size_of::<Slot>());
 
 /// The slots of the mapped page; null if this process has none.
 static PAGE: AtomicPtr<Slot> = AtomicPtr::new(ptr::null_mut());
 
 const _: () = assert!(size_of::<Slot>() == 8192 && size_of::<Record>() == 128);
-const _: () =
-    assert!(std::mem::offset_of!(Slot, records) == 512 && std::mem::offset_of!(Slot, counters) == 4608);
+const _: () = assert!(offset_of!(Slot, counters).is_multiple_of(64));
 
 /// Somebody takes or releases a slot. It is a flag and not a mutex, because a forked child has to reset it.
 static TAKING: AtomicBool = AtomicBool::new(false);
@@ -74,23 +74,14 @@ pub(crate) struct Slot {
     /// When the transports were last counted, and how long that took.
     pub(crate) counted_at: Counter,
     pub(crate) counting: Counter,
-    pub(crate) ready: Counter,
-    pub(crate) timers: Counter,
-    pub(crate) write_buffer_bytes: Counter,
-    pub(crate) paused_writers: Counter,
-    pub(crate) paused_readers: Counter,
-    pub(crate) executor_jobs: Counter,
-    pub(crate) lookups: Counter,
-    /// In the order of [`SourceKind::COUNTED`].
-    pub(crate) transports: [Counter; SourceKind::COUNTED.len()],
     /// How many records were written.
     recorded: Counter,
-    /// UTF-8, padded with zeros.
-    name: [Counter; 8],
-    unused: [Counter; 36],
+    name: Text<8>,
+    /// So that the counters begin a cache line.
+    unused: [Counter; 2],
+    counters: Counters,
     /// A ring of slow callbacks.
     records: [Record; RECORDS],
-    counters: Counters,
 }
 
 /// A callback that took long.
@@ -102,11 +93,73 @@ struct Record {
     /// When it ended, and how long it took.
     at: Counter,
     nanos: Counter,
-    /// UTF-8, padded with zeros.
-    name: [Counter; 13],
+    name: Text<13>,
+}
+
+/// UTF-8, padded with zeros.
+type Text<const WORDS: usize> = [Counter; WORDS];
+
+/// Where everything in a slot is: names, positions in bytes and types. It stands on the page too, so that a reader
+/// notices if it would look for something in another place.
+pub(crate) fn layout() -> impl Iterator<Item = (&'static str, usize, &'static str)> {
+    let front = [
+        ("generation", offset_of!(Slot, generation), "Counter"),
+        ("polling_since", offset_of!(Slot, polling_since), "Counter"),
+        ("busy_since", offset_of!(Slot, busy_since), "Counter"),
+        ("name", offset_of!(Slot, name), "Text"),
+        ("records", offset_of!(Slot, records), "Record"),
+    ];
+    let counters =
+        Counters::CELLS.iter().map(|&(name, at, kind)| (name, offset_of!(Slot, counters) + at, kind));
+    front.into_iter().chain(counters)
+}
+
+/// What a reader finds in the slot of a loop. All times are nanoseconds.
+#[derive(Debug)]
+pub(crate) struct PublishedLoop {
+    pub(crate) name: Vec<u8>,
+    pub(crate) generation: u64,
+    pub(crate) figures: LoopFigures,
+    pub(crate) running: bool,
+    /// How long the loop has not been back at the poll; 0 if it waits there.
+    pub(crate) busy: u64,
+    /// When each slow callback ended, how long it took, and its name.
+    pub(crate) slow: Vec<(u64, u64, Vec<u8>)>,
+}
+
+/// Reads the slots of another process's page at `now`. No contents make this fail.
+pub(crate) fn read(slots: &[u8], now: u64) -> Vec<PublishedLoop> {
+    slots.chunks_exact(size_of::<Slot>()).filter_map(|bytes| copy_of(bytes).read(now)).collect()
+}
+
+fn copy_of(bytes: &[u8]) -> Box<Slot> {
+    // SAFETY: a slot consists of atomics, for which zero is valid.
+    let slot: Box<Slot> = unsafe { Box::new_zeroed().assume_init() };
+    for (word, bytes) in words(&slot).iter().zip(bytes.as_chunks().0) {
+        word.store(u64::from_ne_bytes(*bytes), Ordering::Relaxed);
+    }
+    slot
 }
 
 impl Slot {
+    fn read(&self, now: u64) -> Option<PublishedLoop> {
+        let generation = self.generation.load(Ordering::Relaxed);
+        if generation.is_multiple_of(2) {
+            return None;
+        }
+        let (polling_since, started) = (self.polling_since.get(), self.counters.started.get());
+        let waiting = if polling_since == 0 { 0 } else { now.saturating_sub(polling_since) };
+        let is_busy = started != 0 && polling_since == 0;
+        Some(PublishedLoop {
+            name: read_text(&self.name),
+            generation,
+            figures: LoopFigures::at(now, waiting, &self.counters),
+            running: started != 0,
+            busy: if is_busy { now.saturating_sub(self.busy_since.get().max(started)) } else { 0 },
+            slow: self.records.iter().filter_map(Record::read).collect(),
+        })
+    }
+
     /// The loop begins to wait in the poll at `now`.
     pub(crate) fn begin_poll(&self, now: u64) {
         self.polling_since.set(now);
@@ -151,6 +204,15 @@ impl Slot {
         let generation = self.generation.load(Ordering::Relaxed);
         // Ordering: Release, as in `take`.
         self.generation.store(generation.wrapping_add(1), Ordering::Release);
+    }
+}
+
+impl Record {
+    /// None if it was never written, or was being written.
+    fn read(&self) -> Option<(u64, u64, Vec<u8>)> {
+        let version = self.version.load(Ordering::Relaxed);
+        (version != 0 && version.is_multiple_of(2))
+            .then(|| (self.at.get(), self.nanos.get(), read_text(&self.name)))
     }
 }
 
@@ -302,13 +364,17 @@ fn write_text(words: &[Counter], text: &[u8]) {
     }
 }
 
+/// A text up to its end.
+fn read_text(words: &[Counter]) -> Vec<u8> {
+    words.iter().flat_map(|word| word.get().to_ne_bytes()).take_while(|byte| *byte != 0).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn zeroed() -> Box<Slot> {
-        // SAFETY: atomics, for which zero is valid.
-        unsafe { Box::new_zeroed().assume_init() }
+        copy_of(&[])
     }
 
     #[test]
