@@ -1,53 +1,93 @@
-"""The Python functions that native code calls by name.
+"""The border between the two halves: everything of Python that native code calls by name.
 
-They run where speed does not matter: in errors, in debug mode, and once in a connection's life.
+`TABLE` is all of it. Native code looks a name up in this module at each call, where speed does not matter: in errors, in
+debug mode, and once in a connection's life.
 """
 
-# ruff: noqa: F401
-from ._compat import probe_c_caller
-from ._debug import (
-    accepted,
-    callback_took,
-    caller_stack,
-    check_callback,
-    closed_by_peer,
-    creation_stack,
-    native_took,
-    paused_reading,
-    received_eof,
-    resumed_reading,
-)
-from ._fallbacks import (
-    buffer_limits,
-    by_keyword,
-    check_socket,
-    default_loop,
-    inherited_sock_call,
-    later,
-    new_gate,
-    refuse_stream_data,
-    skips_piece,
-)
-from ._files import send_from_file
-from ._inheritance import inherit
-from ._queues import QueueShutDown
-from ._record import slow_turn_recorded
-from ._reports import (
-    accept_broken,
-    accept_by_asyncio,
-    accept_exhausted,
-    bare_callback_failed,
-    callback_failed,
-    cannot_watch,
-    connect_failed,
-    connection_failed,
-    fail_waiter,
-    fatal_error,
-    pipe_write_after_lost,
-    protocol_failed,
-    read_pipe_failed,
-    step_failed,
-    write_after_lost,
-)
-from ._slow import keep_slow, slow_turn
-from ._sockets import StreamSocket, accepted_socket, adopt_socket, closed_socket
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from . import _compat, _debug, _fallbacks, _files, _inheritance, _queues, _record, _reports, _slow, _sockets
+
+#: The names, what they stand for, the arguments, and when native code calls it.
+TABLE: dict[str, tuple[Callable[..., Any], str, str]] = {
+    # -- once in a process
+    "probe_c_caller": (_compat.probe_c_caller, "stub", "The package is loaded."),
+    "default_loop": (_fallbacks.default_loop, "", "A StreamReader is made without a loop."),
+    # -- the loop
+    "by_keyword": (_fallbacks.by_keyword, "loop, method, *args, **kwargs", "A fast method gets keywords it does not take."),
+    "later": (_fallbacks.later, "self, delay, callback, *args, context", "call_later, and call_at is overridden."),
+    "inherit": (_inheritance.inherit, "loop", "The methods of a loop's class may have changed."),
+    "new_gate": (_fallbacks.new_gate, "", "A thread cancels a handle that runs."),
+    "keep_slow": (_slow.keep_slow, "loop, nanos, work, slow", "A callback took long."),
+    "slow_turn": (_slow.slow_turn, "loop, seconds, work, unreported", "A turn took long, and is to be logged."),
+    "slow_turn_recorded": (_record.slow_turn_recorded, "", "A turn took long while the flight recorder runs."),
+    # -- debug mode
+    "check_callback": (_debug.check_callback, "loop, callback, method, check_thread", "A callback is scheduled."),
+    "caller_stack": (_debug.caller_stack, "", "A handle is made."),
+    "creation_stack": (_debug.creation_stack, "", "A StreamReader is made."),
+    "callback_took": (_debug.callback_took, "loop, seconds, handle", "A callback took long."),
+    "native_took": (_debug.native_took, "loop, seconds, transport, protocol", "An event took long."),
+    "accepted": (_debug.accepted, "server, conn", "A connection was accepted."),
+    "received_eof": (_debug.received_eof, "transport", "The peer has ended its side."),
+    "paused_reading": (_debug.paused_reading, "transport", "pause_reading() was called."),
+    "resumed_reading": (_debug.resumed_reading, "transport", "resume_reading() was called."),
+    "closed_by_peer": (_debug.closed_by_peer, "transport", "The other end of a pipe was closed."),
+    # -- arguments that native code leaves to asyncio
+    "buffer_limits": (_fallbacks.buffer_limits, "high, low", "set_write_buffer_limits() is called."),
+    "check_socket": (_fallbacks.check_socket, "loop, sock", "sock_*() gets no plain socket, or in debug mode."),
+    "inherited_sock_call": (_fallbacks.inherited_sock_call, "loop, name, *args", "sock_*() gets no plain socket, after the check."),
+    "refuse_stream_data": (_fallbacks.refuse_stream_data, "transport, data", "write() gets what is not bytes-like."),
+    "skips_piece": (_fallbacks.skips_piece, "item", "writelines() gets an item that is not bytes-like."),
+    # -- sockets and files
+    "adopt_socket": (_sockets.adopt_socket, "fd, family, kind, proto", "A native transport is asked for its socket."),
+    "accepted_socket": (_sockets.accepted_socket, "listener, fd", "A connection was accepted, with a hook or a log."),
+    "closed_socket": (_sockets.closed_socket, "family, kind", "A closed transport is asked for its socket."),
+    "StreamSocket": (_sockets.StreamSocket, "sock, transport", "get_extra_info('socket') of a stream."),
+    "send_from_file": (_files.send_from_file, "file, transport, offset, count, fallback", "File.sendfile()."),
+    "QueueShutDown": (_queues.QueueShutDown, "", "The queue was shut down. The class is raised."),
+    # -- reports: errors that asyncio gives to the loop's exception handler, to a future or to the log
+    "callback_failed": (_reports.callback_failed, "loop, handle, exception", "A callback has raised."),
+    "bare_callback_failed": (_reports.bare_callback_failed, "loop, handle, exception", "One without a handle has raised."),
+    "step_failed": (
+        _reports.step_failed,
+        "loop, transport, step, context, exception, *args",
+        "A transport's call of its protocol, which asyncio schedules, has raised.",
+    ),
+    "protocol_failed": (
+        _reports.protocol_failed,
+        "loop, transport, protocol, exception, message",
+        "pause_writing() or resume_writing() has raised.",
+    ),
+    "fatal_error": (
+        _reports.fatal_error,
+        "loop, transport, protocol, exception, message",
+        "An error ends a transport.",
+    ),
+    "read_pipe_failed": (
+        _reports.read_pipe_failed,
+        "loop, transport, protocol, exception, message",
+        "An error ends a read pipe.",
+    ),
+    "cannot_watch": (_reports.cannot_watch, "loop, transport, context, exception", "The poller refuses a file."),
+    "write_after_lost": (_reports.write_after_lost, "lost", "Writes to a lost connection."),
+    "pipe_write_after_lost": (_reports.pipe_write_after_lost, "lost", "Writes to a lost pipe."),
+    "fail_waiter": (_reports.fail_waiter, "waiter, error", "A future of sendfile() fails."),
+    "connect_failed": (_reports.connect_failed, "waiter, code, address", "A connection cannot be made."),
+    "connection_failed": (_reports.connection_failed, "loop, exception, protocol", "An accepted one gets no transport."),
+    "accept_exhausted": (
+        _reports.accept_exhausted,
+        "loop, factory, sock, server, backlog, exception",
+        "accept() finds no descriptor or memory.",
+    ),
+    "accept_broken": (_reports.accept_broken, "loop, sock, exception", "accept() fails for good."),
+    "accept_by_asyncio": (
+        _reports.accept_by_asyncio,
+        "loop, factory, sock, server, backlog",
+        "A listening socket is left to asyncio.",
+    ),
+}
+
+globals().update({name: function for name, (function, _, _) in TABLE.items()})
