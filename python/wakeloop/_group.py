@@ -18,7 +18,7 @@ from contextvars import Context
 from typing import Any, Self, TypeVar
 
 from ._inherited import base_events
-from ._servers import LOOK, Factory, GroupServer, OneEach, OneForAll
+from ._servers import Changes, Factory, GroupServer, OneEach, OneForAll
 from ._streams import StreamReader, StreamReaderProtocol, StreamWriter
 from .loop import EventLoop, new_event_loop
 from .metrics import LoopMetrics
@@ -26,8 +26,8 @@ from .metrics import LoopMetrics
 __all__ = ("EventLoopGroup",)
 
 _T = TypeVar("_T")
-#: How often at most the end of connections is looked for when the group ends, and they were aborted.
-_LOOKS = 50
+#: How long the end of connections is waited for when the group ends, and they were aborted, in seconds.
+_ABORTED = 1.0
 
 
 def _processors() -> int:
@@ -79,6 +79,8 @@ class _Member:
         self._runner = functools.partial(asyncio.Runner, debug=debug, loop_factory=factory)
         self._started = threading.Event()
         self._stop: asyncio.Event | None = None
+        self._ended = False
+        self._changes = Changes()
         self.thread = threading.Thread(target=self._run, name=name)
 
     def start(self, on_failure: Callable[[], None]) -> None:
@@ -101,6 +103,14 @@ class _Member:
                 report()
         finally:
             self._started.set()
+            self._ended = True
+            self._changes.notify()
+
+    async def joined(self) -> None:
+        """Waits for the end of the thread, if it has begun."""
+        if self.thread.is_alive():
+            await self._changes.wait_for(lambda: self._ended)
+            self.thread.join()
 
     async def _until_stopped(self) -> None:
         self._stop = asyncio.Event()
@@ -242,14 +252,15 @@ class EventLoopGroup:
             server.close()
             server._abort()
         # The transports report their end in the next turns of their loops. A loop may be blocked.
-        for _ in range(_LOOKS):
-            if not any(any(server.connections) for server in servers):
-                break
-            await asyncio.sleep(LOOK)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_ABORTED):
+                for server in servers:
+                    await server._emptied()
 
     async def _joined(self) -> None:
-        while any(member.thread.is_alive() for member in self._members):
-            await asyncio.sleep(LOOK)
+        """Waits for the loops in threads to end. Meanwhile this loop runs."""
+        for member in self._members:
+            await member.joined()
 
     # -- running ---------------------------------------------------------------------------------
 

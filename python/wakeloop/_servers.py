@@ -7,21 +7,53 @@ writer for each direction.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import socket
-import time
+import threading
 from collections.abc import Awaitable, Callable
 from typing import Any, Self
 
-__all__ = ("Factory", "GroupServer", "OneEach", "OneForAll")
+__all__ = ("Changes", "Factory", "GroupServer", "OneEach", "OneForAll")
 
 Factory = Callable[[], asyncio.BaseProtocol]
 
-#: How often the end of a server's connections is looked for, in seconds.
-LOOK = 0.02
+#: How long wait_closed() waits for connections that it has aborted, in seconds. Their loops may be blocked.
+_ABORTED = 0.02
 #: How long the accepting loop waits when the process has no descriptors or memory left, in seconds; as asyncio does.
 _RETRY = 1.0
 _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+
+
+class Changes:
+    """Wakes tasks that wait for a change which any thread can make."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._waiting: dict[asyncio.Event, asyncio.AbstractEventLoop] = {}
+
+    def notify(self) -> None:
+        """There was a change. Any thread may call this."""
+        with self._lock:
+            waiting = list(self._waiting.items())
+        for event, loop in waiting:
+            # The loop may be closed.
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(event.set)
+
+    async def wait_for(self, test: Callable[[], bool]) -> None:
+        """Wait until the test is true. It is made at once, and after each change."""
+        event = asyncio.Event()
+        # Added before the test: a change that the test does not see wakes this task.
+        with self._lock:
+            self._waiting[event] = asyncio.get_running_loop()
+        try:
+            while not test():
+                await event.wait()
+                event.clear()
+        finally:
+            with self._lock:
+                del self._waiting[event]
 
 
 class GroupServer:
@@ -46,6 +78,8 @@ class GroupServer:
         self._first = first
         self._graceful_timeout: float | None = None
         self._serving = self._closed = False
+        #: It was closed, or a loop has lost its last connection.
+        self._changes = Changes()
         self._forever: asyncio.Future[None] | None = None
         self._addresses = [(sock.family, sock.getsockname()) for sock in first.sockets]
 
@@ -60,6 +94,9 @@ class GroupServer:
 
     def _abort(self) -> None:
         raise NotImplementedError
+
+    def _watch(self) -> None:
+        """Asks the loops of a closed server to notify `_changes` when they have lost their last connection."""
 
     @property
     def connections(self) -> list[int]:
@@ -109,6 +146,7 @@ class GroupServer:
         if self._forever is not None and not self._forever.done():
             self._forever.cancel()
         self._end()
+        self._changes.notify()
 
     async def wait_closed(self) -> None:
         """Wait until close() was called, and all connections have ended.
@@ -116,16 +154,20 @@ class GroupServer:
         After `graceful_timeout` seconds, those that are left are aborted; before Python 3.13, where a server with a
         socket for each loop does not know its connections, they are left to the end of the group.
         """
-        while not self._closed:
-            await asyncio.sleep(LOOK)
-        timeout = self._graceful_timeout
-        deadline = None if timeout is None else time.monotonic() + timeout
-        while any(self.connections):
-            if deadline is not None and time.monotonic() >= deadline:
-                self._abort()
-                await asyncio.sleep(LOOK)
-                return
-            await asyncio.sleep(LOOK)
+        await self._changes.wait_for(lambda: self._closed)
+        try:
+            async with asyncio.timeout(self._graceful_timeout):
+                await self._emptied()
+        except TimeoutError:
+            self._abort()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_ABORTED):
+                    await self._emptied()
+
+    async def _emptied(self) -> None:
+        """Waits until the closed server has no connections."""
+        self._watch()
+        await self._changes.wait_for(lambda: not any(self.connections))
 
     async def __aenter__(self) -> Self:
         return self
@@ -191,12 +233,40 @@ class OneEach(GroupServer):
             if hasattr(server, "abort_clients"):
                 self._post(loop, server.abort_clients)
 
+    def _watch(self) -> None:
+        for loop, server in self._servers:
+            self._post(loop, self._report_end, server)
+
+    def _report_end(self, server: asyncio.Server) -> None:
+        """Called on the server's loop, which has closed it."""
+        waiters = getattr(server, "_waiters", None)
+        if waiters is None:
+            self._changes.notify()
+        else:
+            waiters.append(_Waiter(self._changes))
+
     @property
     def connections(self) -> list[int]:
         counts = dict.fromkeys(self._loops, 0)
         for loop, server in self._servers:
             counts[loop] += _clients_of(server)
         return list(counts.values())
+
+
+class _Waiter:
+    """Stands among the futures of wait_closed() in an asyncio.Server, which get a result when its last client has left.
+
+    Before Python 3.12, wait_closed() itself does not wait for that.
+    """
+
+    def __init__(self, changes: Changes) -> None:
+        self._changes = changes
+
+    def done(self) -> bool:
+        return False
+
+    def set_result(self, _: object) -> None:
+        self._changes.notify()
 
 
 def _listening_socket(family: int, address: Any) -> socket.socket:
@@ -229,7 +299,7 @@ class OneForAll(GroupServer):
         # The sockets are asyncio's; these are the same ones, of which this server disposes.
         self._sockets = [sock.dup() for sock in self._first.sockets]
         self._first.close()
-        self._shares = [_Share(loop, self._make(loop), self._options) for loop in self._loops]
+        self._shares = [_Share(loop, self._make(loop), self._options, self._changes) for loop in self._loops]
         self._accepting: list[asyncio.Task[None]] = []
         self._turn = 0
 
@@ -267,6 +337,7 @@ class OneForAll(GroupServer):
         share.handed += 1
         if not self._post(share.loop, share.take, connection, address):
             share.handed -= 1
+            self._changes.notify()
             connection.close()
 
     def _end(self) -> None:
@@ -289,9 +360,11 @@ class OneForAll(GroupServer):
 class _Share:
     """The connections of one loop."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, factory: Factory, options: dict[str, Any]) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, factory: Factory, options: dict[str, Any], changes: Changes
+    ) -> None:
         self.loop = loop
-        self._factory, self._options = factory, options
+        self._factory, self._options, self._changes = factory, options, changes
         #: Each has one writer: the accepting loop's thread, and the thread of this loop.
         self.handed = self.ended = 0
         self._transports: set[asyncio.BaseTransport] = set()
@@ -345,12 +418,17 @@ class _Share:
         finally:
             if not client.attached:
                 connection.close()
-                self.ended += 1
+                self._count_end()
 
     def forget(self, client: _Client) -> None:
-        self.ended += 1
+        self._count_end()
         if client.transport is not None:
             self._transports.discard(client.transport)
+
+    def _count_end(self) -> None:
+        self.ended += 1
+        if self.ended == self.handed:
+            self._changes.notify()
 
     def abort(self) -> None:
         for transport in list(self._transports):

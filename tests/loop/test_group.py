@@ -331,6 +331,59 @@ def test_a_server_may_be_started_later_and_closed_from_serve_forever(group, reus
 
 
 @MODES
+def test_wait_closed_wakes_the_loop_when_the_last_connection_ends_and_not_before(reuse_port):
+    async def main(group):
+        loop = asyncio.get_running_loop()
+        server = await group.start_server(echo, "127.0.0.1", 0, reuse_port=reuse_port)
+        connections = [await connect(server) for _ in range(6)]
+        for connection in connections:
+            await ask(connection, b"line\n")
+        waits = [asyncio.ensure_future(server.wait_closed()) for _ in range(2)]
+        before = loop.metrics()
+        await asyncio.sleep(0.2)
+        server.close()
+        await asyncio.sleep(0.2)
+        # The timers are those of this test, and each of them is a turn, as closing is.
+        between = loop.metrics() - before
+        assert (between.timers_fired, between.turns < 20) == (2, True), between
+        assert not any(wait.done() for wait in waits)
+        for connection in connections:
+            await disconnect(connection)
+        await asyncio.gather(*waits)
+        assert not any(server.connections)
+        assert (loop.metrics() - before).timers_fired == 2
+
+    with wakeloop.EventLoopGroup(3) as group:
+        group.run(main(group))
+
+
+def test_close_wakes_the_first_loop_when_another_ends_and_not_before():
+    async def work(begun):
+        begun.set()
+        try:
+            await asyncio.sleep(60)
+        finally:
+            await asyncio.sleep(0.2)
+
+    async def start(tasks):
+        begun = asyncio.Event()
+        tasks.append(asyncio.ensure_future(work(begun)))
+        await begun.wait()
+
+    async def main(group, tasks):
+        for loop in group.loops[1:]:
+            await group.run_on(loop, start, tasks)
+
+    tasks = []
+    with wakeloop.EventLoopGroup(3) as group:
+        group.run(main(group, tasks))
+        first = group.loops[0]
+        before = first.metrics()
+    between = first.metrics() - before
+    assert (between.timers_fired, between.turns < 20) == (0, True), between
+
+
+@MODES
 def test_connections_that_do_not_end_are_aborted_after_the_graceful_timeout(group, reuse_port):
     async def main():
         server = await group.start_server(echo, "127.0.0.1", 0, reuse_port=reuse_port, graceful_timeout=0.05)
