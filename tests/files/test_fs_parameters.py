@@ -3,6 +3,7 @@
 import glob
 import inspect
 import os
+import pathlib
 import shutil
 import tempfile
 
@@ -16,6 +17,8 @@ from wakeloop import fs  # noqa: E402
 
 #: Parameters of Python 3.12, which fs does not offer.
 LATER = {"NamedTemporaryFile": {"delete_on_close"}, "TemporaryDirectory": {"delete"}}
+#: The methods of pathlib.Path that fs has as functions.
+OF_PATHS = ["read_bytes", "read_text", "touch", "write_bytes", "write_text"]
 
 
 def original(name):
@@ -23,14 +26,31 @@ def original(name):
     return getattr(modules[0], name) if modules and name != "open" else None
 
 
+def parameters(function):
+    """The names of the parameters, with how each is given and its default."""
+    # The directory of os.scandir is the current one by default, and its signature has no word for that.
+    described = inspect.signature(function).parameters.values()
+    return {one.name: (one.kind, "." if function is os.scandir else one.default) for one in described}
+
+
 @pytest.mark.parametrize("name", [*filter(original, fs.__all__)])
-def test_a_function_has_the_parameters_of_its_original(name):
+def test_a_function_has_the_parameters_and_defaults_of_its_original(name):
     try:
-        expected = inspect.signature(original(name)).parameters
+        expected = parameters(original(name))
     except ValueError as error:
         pytest.skip(str(error))
     later = LATER.get(name, ())
-    assert [*inspect.signature(getattr(fs, name)).parameters] == [name for name in expected if name not in later]
+    assert [*parameters(getattr(fs, name)).items()] == [item for item in expected.items() if item[0] not in later]
+
+
+@pytest.mark.parametrize("name", OF_PATHS)
+def test_a_function_has_the_parameters_and_defaults_of_the_method_of_a_path(name):
+    ours = parameters(getattr(fs, name))
+    assert [*ours].pop(0) == "path" and ours.pop("path")[1] is inspect.Parameter.empty
+    theirs = parameters(getattr(pathlib.Path, name))
+    # pathlib reads with a newline since Python 3.13.
+    newline = {name: ours["newline"] for name in ours.keys() & {"newline"}}
+    assert [*ours.items()] == [*(theirs | newline).items()][1:]
 
 
 def test_glob_takes_a_directory_by_its_descriptor_and_bytes(run, tmp_path):

@@ -5,6 +5,7 @@ import logging
 import os
 import re
 import socket
+import struct
 import sys
 import threading
 import time
@@ -356,3 +357,66 @@ def test_a_failed_write_is_logged_with_an_empty_write_buffer(run, asyncio_log, s
     run(main(), debug=True)
     (message,) = [record.message for record in asyncio_log.records if "Fatal write error" in record.message]
     assert "write=<idle, bufsize=0>>: Fatal write error on socket transport" in message
+
+
+def test_a_connection_whose_peer_is_gone_when_it_is_accepted_is_logged_too(run, asyncio_log):
+    async def main():
+        loop = asyncio.get_running_loop()
+        protocols = []
+        server = await loop.create_server(lambda: protocols.append(Lost()) or protocols[0], "127.0.0.1", 0)
+        # The kernel connects it before the loop accepts, and resets it when it is closed.
+        with socket.create_connection(server.sockets[0].getsockname()) as gone:
+            gone.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        assert not protocols
+        while not protocols:
+            await asyncio.sleep(0)
+        await protocols[0].lost
+        [line] = [line for line in asyncio_log.messages if "new connection" in line]
+        assert line.startswith(f"{server!r} got a new connection from ")
+        server.close()
+        await server.wait_closed()
+
+    run(main(), debug=True)
+
+
+def test_a_transport_logs_what_happens_to_its_reading(run, asyncio_log):
+    async def main():
+        loop = asyncio.get_running_loop()
+        near, far = socket.socketpair()
+        with far:
+            transport, protocol = await loop.create_connection(Lost, sock=near)
+            transport.pause_reading()
+            transport.resume_reading()
+        await protocol.lost
+        pauses = [("DEBUG", "%r pauses reading"), ("DEBUG", "%r resumes reading")]
+        assert lines_about(transport, asyncio_log) == [*pauses, ("DEBUG", "%r received EOF")]
+
+        reading, writing = os.pipe()
+        with open(writing, "wb", 0):
+            transport, protocol = await loop.connect_read_pipe(Lost, open(reading, "rb", 0))
+            transport.pause_reading()
+            transport.resume_reading()
+        await protocol.lost
+        assert lines_about(transport, asyncio_log) == [*pauses, ("INFO", "%r was closed by peer")]
+
+        reading, writing = os.pipe()
+        with open(reading, "rb", 0):
+            transport, protocol = await loop.connect_write_pipe(Lost, open(writing, "wb", 0))
+        await protocol.lost
+        assert lines_about(transport, asyncio_log) == [("INFO", "%r was closed by peer")]
+
+    run(main(), debug=True)
+
+
+class Lost(asyncio.Protocol):
+    def __init__(self):
+        self.lost = asyncio.get_running_loop().create_future()
+
+    def connection_lost(self, error):
+        self.lost.set_result(error)
+
+
+def lines_about(transport, asyncio_log):
+    """The level and the format of each line whose first value is this transport."""
+    about = [record for record in asyncio_log.records if record.args and record.args[0] is transport]
+    return [(record.levelname, record.msg) for record in about]

@@ -27,6 +27,10 @@ async def thread_and_loop():
     return threading.current_thread().name, asyncio.get_running_loop()
 
 
+async def thread_ident():
+    return threading.get_ident()
+
+
 async def echo(reader, writer):
     try:
         while line := await reader.readline():
@@ -168,6 +172,24 @@ def test_the_end_cancels_the_tasks_of_all_loops_and_waits_for_them(loop_factory)
         group.run(thread_and_loop())
 
 
+def test_what_ends_on_another_loop_may_use_the_first_one(loop_factory):
+    async def background():
+        try:
+            await asyncio.sleep(60)
+        finally:
+            ended.append(await group.run_on(first, thread_and_loop))
+
+    async def begin():
+        tasks.append(asyncio.ensure_future(background()))
+        await asyncio.sleep(0)
+
+    tasks, ended = [], []
+    with wakeloop.EventLoopGroup(2, loop_factory=loop_factory) as group:
+        first, other = group.loops
+        group.run(group.run_on(other, begin))
+    assert ended == [(threading.current_thread().name, first)]
+
+
 def test_a_group_cannot_be_closed_from_its_loops(group):
     async def main():
         with pytest.raises(RuntimeError, match="cannot be called from a running event loop"):
@@ -298,6 +320,32 @@ def test_a_connection_goes_to_the_loop_with_the_fewest(group):
     group.run(main())
 
 
+def test_a_connection_for_a_loop_that_has_ended_is_closed_and_not_counted(loop_factory):
+    async def main():
+        ended = group.loops[1]
+        async with await group.start_server(echo, "127.0.0.1", 0, reuse_port=False) as server:
+            ended.call_soon_threadsafe(sys.exit, 7)
+            with pytest.raises(asyncio.CancelledError):
+                await asyncio.sleep(60)
+            await until(ended.is_closed)
+            for _ in range(4):
+                connection = await connect(server)
+                try:
+                    answers.append(await ask(connection, b"line\n"))
+                except ConnectionResetError:
+                    answers.append(b"")
+                assert server.connections[1] == 0
+                connections.append(connection)
+            for _, writer in connections:
+                writer.close()
+
+    answers, connections = [], []
+    group = wakeloop.EventLoopGroup(2, loop_factory=loop_factory)
+    with pytest.raises(SystemExit), group:
+        group.run(main())
+    assert set(answers) == {b"", b"line\n"}
+
+
 @MODES
 def test_a_server_may_be_started_later_and_closed_from_serve_forever(group, reuse_port):
     async def main():
@@ -326,6 +374,27 @@ def test_a_server_may_be_started_later_and_closed_from_serve_forever(group, reus
         server.close()
         with pytest.raises(RuntimeError, match="is closed"):
             await server.start_serving()
+
+    group.run(main())
+
+
+def test_each_loop_stops_to_listen_in_its_own_thread(group):
+    async def main():
+        server = await group.start_server(echo, "127.0.0.1", 0)
+        stopped = {}
+        for loop in group.loops:
+            stop = loop._stop_serving
+            # asyncio's servers call this.
+            loop._stop_serving = lambda sock, loop=loop, stop=stop: (
+                stopped.update({loop: threading.get_ident()}),
+                stop(sock),
+            )
+        server.close()
+        # The loop that closes the server does so at once.
+        assert stopped[group.loops[0]] == threading.get_ident()
+        idents = [await group.run_on(loop, thread_ident) for loop in group.loops]
+        assert stopped == dict(zip(group.loops, idents, strict=True))
+        await server.wait_closed()
 
     group.run(main())
 

@@ -7,6 +7,7 @@ import selectors
 import socket
 import threading
 import time
+from collections import deque
 
 import pytest
 
@@ -371,6 +372,7 @@ def test_the_queue_of_ready_callbacks_can_be_looked_into(loop):
     assert loop._ready.popleft() is handles[0]
     loop._ready.append(handles[0])
     assert list(loop._ready) == [handles[1], handles[2], handles[0]]
+    assert repr(loop._ready) == repr(deque([handles[1], handles[2], handles[0]]))
     loop._ready.clear()
     assert len(loop._ready) == 0
     with pytest.raises(IndexError):

@@ -351,3 +351,27 @@ def test_a_reused_descriptor_is_watched_as_a_new_one(run, by):
             assert loop.remove_reader(number)
 
     run(main())
+
+
+def test_the_first_descriptor_may_be_that_of_a_transport(loop_name):
+    body = """
+        import os, socket
+
+        near, far = socket.socketpair()
+        os.dup2(near.detach(), 0)
+
+        async def main():
+            loop = asyncio.get_running_loop()
+            transport, _ = await loop.create_connection(asyncio.Protocol, sock=socket.socket(fileno=0))
+            try:
+                loop.add_reader(0, print)
+            except RuntimeError as error:
+                print(error)
+            transport.close()
+
+        loop = new_loop()
+        loop.run_until_complete(main())
+        loop.close()
+    """
+    done = run_script(loop_name, body)
+    assert done.out.startswith("File descriptor 0 is used by transport <"), done

@@ -11,6 +11,8 @@ import types
 
 import pytest
 
+_slow = pytest.importorskip("wakeloop._slow", reason="the control group has no report")
+
 pytestmark = pytest.mark.native
 
 LIMIT = 0.05
@@ -300,6 +302,16 @@ def test_a_task_whose_repr_has_control_characters_does_not_reach_the_log_as_it_i
     loop.run_until_complete(loop.create_task(main(), name="\x1b[31mred\nline"))
     [report] = reports(slow_log)
     assert "\x1b" not in report and "\n" not in report
+
+
+def test_a_report_is_one_line_without_control_characters(loop, slow_log):
+    class Raw:
+        def __repr__(self):
+            return "<\x1b[31mred\nüé'>"
+
+    # Native code calls this.
+    _slow.slow_turn(loop, 1.25, Raw(), 0)
+    assert reports(slow_log) == [r"Slow turn: <\x1b[31mred\nüé'> took 1.250 seconds"]
 
 
 def test_a_slow_callback_is_dropped_when_it_returns_and_not_later(loop, slow_log):

@@ -104,6 +104,20 @@ def test_without_a_loop_there_must_be_a_running_one():
         wakeloop.tasks("loop")
 
 
+def test_control_characters_are_shown_as_escapes(run):
+    async def main():
+        async def named():
+            await asyncio.Event().wait()
+
+        named.__qualname__ = "two\nlines"
+        task = asyncio.create_task(named())
+        await asyncio.sleep(0)
+        assert " (two\\nlines) waiting: " in str(info_of(task)).partition("\n")[0]
+        task.cancel()
+
+    run(main())
+
+
 NAMES = ["\x1b[31mred\x07", "two\nlines", "\ud800", "‮", "", "x" * 10_000, "{}%s\0"]
 
 

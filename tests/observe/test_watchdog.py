@@ -655,6 +655,11 @@ def test_the_variable_can_be_off_and_is_ignored_by_an_interpreter_that_ignores_t
     assert done.code == 0 and done.err == ""
 
 
+def test_the_variable_counts_when_a_loop_first_runs_and_not_later():
+    done = run_with_variable("off", "run(); os.environ['WAKELOOP_WATCHDOG'] = '50ms'; run()")
+    assert done.code == 0 and done.err == "", done
+
+
 def test_a_call_of_the_program_wins_over_the_variable():
     done = run_with_variable("1ms", "import wakeloop; wakeloop.watchdog(1000); run()")
     assert done.code == 0 and done.err == ""

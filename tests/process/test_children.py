@@ -139,7 +139,59 @@ def test_a_process_reaped_by_other_code_has_returncode_255(run, asyncio_log):
             assert await process.wait() == 3
             return
         assert await process.wait() == 255
-        assert [record for record in asyncio_log.records if "will report returncode 255" in record.getMessage()]
+        # Until 3.11, asyncio's thread per child says it in other words.
+        told = f"child process pid {process.pid} exit status already read:  will report returncode 255"
+        if sys.version_info < (3, 12):
+            told = f"Unknown child process pid {process.pid}, will report returncode 255"
+        assert told in asyncio_log.messages
+
+    run(main())
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="asyncio has a thread for each child, and no reader")
+def test_nothing_reads_the_descriptor_of_a_process_that_has_ended(run):
+    async def main():
+        readers = asyncio.get_running_loop()._selector.get_map()
+        before = set(readers)
+        process = await spawn("/bin/sh", "-c", "read line", stdin=PIPE)
+        assert set(readers) > before
+        await process.communicate()
+        assert set(readers) == before
+
+    run(main())
+
+
+@pytest.mark.native
+def test_a_process_reaped_by_other_code_is_not_waited_for_by_its_number(run, asyncio_log, monkeypatch):
+    """The number may be that of another child by then."""
+
+    async def main():
+        process = await spawn("/bin/sh", "-c", "read line; exit 3", stdin=PIPE)
+        os.write(stdin_of(process), b"go\n")
+        os.waitpid(process.pid, 0)
+        monkeypatch.setattr(os, "waitpid", lambda pid, options: pytest.fail(f"waits for {pid}"))
+        assert await process.wait() == 255
+
+    run(main())
+
+
+def test_an_interrupt_while_a_process_starts_is_raised_at_once(run):
+    async def main():
+        class Remembering(asyncio.SubprocessProtocol):
+            def connection_made(self, transport):
+                transports.append(transport)
+
+        transports = []
+        start = asyncio.get_running_loop().subprocess_exec(Remembering, *SLEEP)
+        # The coroutine waits for its pipes. What is thrown into it comes back from this call, or it waits further.
+        future = start.send(None)
+        with pytest.raises(KeyboardInterrupt):
+            start.throw(KeyboardInterrupt)
+        await asyncio.wait([future])
+        (transport,) = transports
+        assert transport.get_returncode() is None
+        transport.close()
+        await transport._wait()
 
     run(main())
 

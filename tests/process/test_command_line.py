@@ -156,6 +156,17 @@ def test_without_the_variable_asyncio_keeps_its_own_loop(tmp_path, installed, va
     assert done.stdout == "asyncio.unix_events\nFalse\n", done.stderr
 
 
+@pytest.mark.parametrize(
+    "value, options", [(None, ()), ("", ()), ("0", ()), (" 0 ", ()), ("1", ("-E",))], ids=repr
+)
+def test_an_import_of_wakeloop_leaves_asyncio_its_own_loop(tmp_path, value, options):
+    set_to = {} if value is None else {"WAKELOOP": value}
+    # An interpreter that ignores its environment is not told of the path there.
+    code = f"import sys; sys.path[:] = {sys.path!r}; import wakeloop; {KIND}"
+    done = python(*options, "-c", code, cwd=tmp_path, **set_to)
+    assert done.stdout == "asyncio.unix_events\n", done.stderr
+
+
 @pytest.mark.parametrize("first", ["asyncio", "wakeloop", "asyncio.subprocess", "importlib.util; importlib.util.find_spec('asyncio')"])
 def test_with_the_variable_asyncio_has_our_loop_whatever_is_imported_first(tmp_path, installed, first):
     done = python("-c", f"import {first}; {KIND}", cwd=tmp_path, **installed, WAKELOOP="1")

@@ -629,3 +629,12 @@ def test_a_collection_within_a_read_may_replace_the_buffer(run):
             gc.callbacks.remove(replace)
 
     run(main())
+
+
+def test_a_reader_remembers_in_debug_mode_where_it_was_made(run):
+    async def main():
+        reader = wakeloop.StreamReader()
+        line = sys._getframe().f_lineno - 1
+        assert (reader._source_traceback[-1].filename, reader._source_traceback[-1].lineno) == (__file__, line)
+
+    run(main(), debug=True)

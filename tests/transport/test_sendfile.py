@@ -466,6 +466,28 @@ def test_a_connection_lost_before_its_sendfile_starts_is_an_error(run, file):
     run(main())
 
 
+@pytest.mark.native
+def test_a_connection_closed_before_its_sendfile_starts_sends_what_was_written_and_nothing_of_the_file(run, file):
+    """On asyncio's loop the task gets the error of a closed socket."""
+
+    async def main():
+        loop = asyncio.get_running_loop()
+        with tcp_pair() as (ours, theirs):
+            transport, near = await loop.create_connection(Recording, sock=ours)
+            transport.write(bytes(SIZE))
+            sending = await under_way(transport, file)
+            transport.close()
+            received = 0
+            while data := await loop.sock_recv(theirs, 1 << 20):
+                received += len(data)
+            with pytest.raises(ConnectionError, match="Connection is closed by peer"):
+                await sending
+            assert received == SIZE and file.tell() == 0
+            assert await near.lost is None
+
+    run(main())
+
+
 def test_a_socket_shut_down_in_the_middle_ends_the_file(run, file):
     async def main():
         with tcp_pair() as (near, _):
