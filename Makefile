@@ -26,7 +26,7 @@ CAN_EMBED = $(PY) -c 'import sys, pathlib, sysconfig as s; v = s.get_config_var;
 	sys.exit(not (pathlib.Path(v("LIBDIR")) / v("LDLIBRARY")).exists())'
 
 .DEFAULT_GOAL := help
-.PHONY: help tools environment build requirements demo docs guides every-guide test test-rust test-rust-with-python test-python conformance-quick measure nightly nightly-report loom mutants shuttle miri sanitize sanitize-threads other-systems debug-python debug-tests bench-echo conformance conformance-modes conformance-3.14 conformance-matrix conformance-summed ecosystem extension lint check-free-threaded types soak stress-loops stress-loops-sanitized fuzz fuzz-coverage determinism testing-peers bench bench-3.14 bench-3.15 bench-quick bench-instructions bench-shares bench-workers bench-primitives bench-files bench-queues bench-bulk bench-runtime wheels check-wheels sdist check-sdist check-arm64 licenses deny workflows release-check clean
+.PHONY: help tools environment build requirements demo docs guides every-guide test test-rust test-rust-with-python test-python conformance-quick measure nightly nightly-report loom mutants mutants-python shuttle miri sanitize sanitize-threads other-systems debug-python debug-tests bench-echo conformance conformance-modes conformance-3.14 conformance-matrix conformance-summed ecosystem extension lint check-free-threaded types soak stress-loops stress-loops-sanitized fuzz fuzz-coverage determinism testing-peers bench bench-3.14 bench-3.15 bench-quick bench-instructions bench-shares bench-workers bench-primitives bench-files bench-queues bench-bulk bench-runtime wheels check-wheels sdist check-sdist check-arm64 licenses deny workflows release-check clean
 
 help: ## lists the main targets
 	@awk -F ':.*## ' '/^[a-z0-9.-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -94,6 +94,10 @@ $(MADE)-peers: $(MADE)-extension
 
 $(MADE)-test: $(MADE)-demo $(MADE)-lint
 	$(PIP) install $$($(PY) .ci/requirements.py test)
+	@touch $@
+
+$(MADE)-mutants: $(MADE)-test
+	$(PIP) install $$($(PY) .ci/requirements.py mutants)
 	@touch $@
 
 $(MADE)-wheels: $(MADE)-venv pyproject.toml
@@ -175,6 +179,11 @@ loom: #- runs the models of the concurrent core in every order of their threads,
 
 mutants: #- runs the mutation tests of the concurrent core: the loom models must catch every mutant in MODELS.md
 	$(PYTHON) -m tests.mutants
+
+# MUTANTS has options, and names of modules: tests/python_mutants says which.
+mutants-python: $(MADE)-extension $(MADE)-mutants #- runs mutation tests of the Python package
+	@if $(PY) -c 'import sys; sys.exit(not hasattr(sys, "monitoring"))'; then $(PY) -m tests.python_mutants $(MUTANTS); \
+	else echo 'skipped: Python 3.12 or newer tells which test executes which line'; fi
 
 shuttle: #- runs the same models, and whole runtimes, in thousands of random orders
 	RUSTFLAGS="--cfg wakeloop_shuttle" CARGO_TARGET_DIR=target/shuttle cargo test --release --no-default-features --lib --quiet model

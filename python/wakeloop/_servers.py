@@ -65,6 +65,9 @@ class GroupServer:
 
     __module__ = "wakeloop"
 
+    #: The group sets it.
+    _graceful_timeout: float | None
+
     def __init__(
         self,
         run_on: Callable[..., Awaitable[Any]],
@@ -76,7 +79,6 @@ class GroupServer:
         self._run_on, self._loops, self._make, self._options = run_on, loops, make, options
         self._home = asyncio.get_running_loop()
         self._first = first
-        self._graceful_timeout: float | None = None
         self._serving = self._closed = False
         #: It was closed, or a loop has lost its last connection.
         self._changes = Changes()

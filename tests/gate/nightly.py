@@ -44,6 +44,7 @@ PARTS: dict[str, tuple[str, ...]] = {
     "arm64": ("wheels", "check-arm64", "WHEEL_SYSTEMS=aarch64-unknown-linux-gnu"),
     "debug-python": ("debug-python",),
     "mutants": ("mutants",),
+    "mutants-python": ("mutants-python",),
     "conformance-matrix": ("conformance-matrix",),
     "ecosystem": ("ecosystem",),
 }
