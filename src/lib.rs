@@ -39,7 +39,7 @@
 //! | 3 | `event_loop`: asyncio's loop; [`runtime`]: the async runtime for Rust futures |
 //! | 2 | `compat`: whether asyncio is unpatched, and what differs between CPython's versions |
 //! | 1 | `framing`: where items end in a stream of bytes; `histogram`: counts durations; `capi`: the raw C API of CPython; `libssl`: the process's own OpenSSL; `mailbox`: messages to a thread that may be parked; `metrics`: what a table of metrics makes; [`reactor`]: readiness by epoll or kqueue; `recorder`: the flight recorder; `resolver`: names from the C library; `settings`: the environment variables; `spin`: whether a wait begins with a spin; [`timer`]: the timer heap |
-//! | 0 | `clock`: the clocks of the system; `fork`: what belongs to one process; `memory`: allocations that may fail |
+//! | 0 | `clock`: the clocks of the system; `fork`: what belongs to one process; `memory`: allocations that may fail; `wait_queue`: a line of waiters, first come, first served |
 //!
 //! The Python half is behind the feature `python`, which is on by default. Without it the crate is the runtime alone
 //! and knows nothing of Python.
@@ -49,6 +49,7 @@
 #[cfg_attr(not(feature = "python"), allow(dead_code, reason = "a runtime without Python reads fewer clocks"))]
 mod clock;
 #[cfg(any(feature = "python", test))]
+#[cfg_attr(not(feature = "python"), allow(dead_code, reason = "nobody counts forks there"))]
 mod fork;
 mod framing;
 #[cfg(wakeloop_fuzz)]
@@ -69,6 +70,7 @@ pub mod runtime;
 mod settings;
 mod spin;
 pub mod timer;
+mod wait_queue;
 
 #[cfg(feature = "python")]
 pub mod bridge;

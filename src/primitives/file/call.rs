@@ -19,7 +19,7 @@ use pyo3::prelude::*;
 
 use super::buffered::{Direct, How, MOST_NOW, Want};
 use super::job::{Begun, Failure, Job, LONG, Reply};
-use super::turn::{Mode, Ticket, TurnGuard};
+use super::turn::{Mode, TurnGuard};
 use super::{File, unsupported};
 use crate::bridge::budget;
 use crate::bridge::drop_on_loop::{DropOnLoop, drop_attached};
@@ -45,6 +45,7 @@ use crate::primitives::simulated::runs_inline;
 use crate::runtime::sync::oneshot::{self, Receiver};
 use crate::runtime::{AbortHandle, NoThread};
 use crate::transport::streams::errors;
+use crate::wait_queue::Place;
 
 /// The name of a seek.
 pub(super) const SEEK: &str = "File.seek";
@@ -106,7 +107,7 @@ impl Action {
 enum Phase {
     New,
     /// In a forked child no task of the parent passes the turn on.
-    Queued(Owned<Arc<Ticket>>),
+    Queued(Owned<Place>),
     Granted(TurnGuard),
     /// In a forked child no thread completes the jobs of the parent.
     Running(Owned<Running>),
@@ -192,8 +193,8 @@ impl FileCall {
                 let (waiter, future) = Waiter::new(this.py())?;
                 match TurnGuard::queue(&file.shared, mode, WakeOnce::new(waiter)) {
                     Ok(guard) => guard,
-                    Err(ticket) => {
-                        return Ok(FileCall::wait(this, Phase::Queued(Owned::new(ticket)), future));
+                    Err(place) => {
+                        return Ok(FileCall::wait(this, Phase::Queued(Owned::new(place)), future));
                     }
                 }
             }
@@ -650,12 +651,12 @@ impl Coroutine for FileCall {
                 return FileCall::begin(this, file);
             }
             Phase::Granted(guard) => return FileCall::perform(this, file, guard),
-            Phase::Queued(ticket) => {
-                if let Some(guard) = ticket.get().and_then(|ticket| TurnGuard::redeem(&file.shared, ticket)) {
+            Phase::Queued(place) => {
+                if let Some(guard) = place.get().and_then(|place| TurnGuard::redeem(&file.shared, *place)) {
                     this.future.clear();
                     return FileCall::perform(this, file, guard);
                 }
-                Phase::Queued(ticket)
+                Phase::Queued(place)
             }
             Phase::Running(mut running) => {
                 match running.get_mut().map_or(Ok(None), |running| running.finished.try_recv()) {
@@ -682,12 +683,12 @@ impl Coroutine for FileCall {
         let phase = self.phase.replace(Phase::Over);
         self.future.clear();
         match phase {
-            Phase::Queued(ticket) => {
-                if let Some(ticket) = ticket.into_inner()
+            Phase::Queued(place) => {
+                if let Some(place) = place.into_inner()
                     && let Some(object) = self.file.get()
                     && let Some(file) = object.downcast_sync::<File>()
                 {
-                    ticket.give_up(&file.shared);
+                    TurnGuard::give_up(&file.shared, place);
                 }
             }
             Phase::Running(running) => {

@@ -3,13 +3,13 @@
 //! Reads at an offset share a turn, because they do not depend on the file's position. Everything else has it alone.
 //! A guard may be dropped on any thread, with or without the GIL.
 
-use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::Shared;
+use crate::bridge::drop_on_loop::drop_attached;
 use crate::bridge::waiter::WakeOnce;
-use crate::fork::Owner;
+use crate::fork::{Owned, Owner};
+use crate::wait_queue::{Left, Place, WaitQueue};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Mode {
@@ -17,12 +17,10 @@ pub(super) enum Mode {
     Together,
 }
 
-/// A place in the queue.
-pub(super) struct Ticket {
+/// A call that waits for its turn. In a forked child it is a task of the parent that waits.
+struct Waiting {
     mode: Mode,
-    /// The turn was passed to the owner. Read and written with the queue locked.
-    granted: AtomicBool,
-    waker: Arc<WakeOnce>,
+    waker: Owned<Arc<WakeOnce>>,
 }
 
 #[derive(Default)]
@@ -31,7 +29,7 @@ struct Queue {
     holders: usize,
     /// The one that has it, has it alone.
     alone: bool,
-    waiting: VecDeque<Arc<Ticket>>,
+    waiting: WaitQueue<Waiting>,
 }
 
 impl Queue {
@@ -77,16 +75,15 @@ impl Turn {
         let mut queue = self.lock();
         queue.holders -= 1;
         let mut woken = Vec::new();
-        while queue.waiting.front().is_some_and(|next| queue.admits(next.mode))
-            && let Some(next) = queue.waiting.pop_front()
+        while queue.waiting.first().is_some_and(|next| queue.admits(next.mode))
+            && let Some((_, next)) = queue.waiting.notify_first()
         {
             queue.admit(next.mode);
-            next.granted.store(true, Ordering::Relaxed);
             woken.push(next);
         }
         drop(queue);
-        for ticket in woken {
-            if let Some(waiter) = ticket.waker.take() {
+        for next in woken {
+            if let Some(waiter) = next.waker.get().and_then(|waker| waker.take()) {
                 waiter.wake();
             }
         }
@@ -111,25 +108,32 @@ impl TurnGuard {
     }
 
     /// As [`TurnGuard::take`], or else a place in the queue, whose owner `waker` wakes.
-    pub(super) fn queue(
-        shared: &Arc<Shared>,
-        mode: Mode,
-        waker: Arc<WakeOnce>,
-    ) -> Result<TurnGuard, Arc<Ticket>> {
+    pub(super) fn queue(shared: &Arc<Shared>, mode: Mode, waker: Arc<WakeOnce>) -> Result<TurnGuard, Place> {
         let mut queue = shared.turn.lock();
         if queue.waiting.is_empty() && queue.admits(mode) {
             queue.admit(mode);
             return Ok(TurnGuard::of(shared));
         }
-        let ticket = Arc::new(Ticket { mode, granted: AtomicBool::new(false), waker });
-        queue.waiting.push_back(ticket.clone());
-        Err(ticket)
+        Err(queue.waiting.join(None, Waiting { mode, waker: Owned::new(waker) }))
     }
 
-    /// Takes the turn, if it was passed to the owner of this ticket.
-    pub(super) fn redeem(shared: &Arc<Shared>, ticket: &Arc<Ticket>) -> Option<TurnGuard> {
-        let _queue = shared.turn.lock();
-        ticket.granted.load(Ordering::Relaxed).then(|| TurnGuard::of(shared))
+    /// Takes the turn, if it was passed to this place.
+    pub(super) fn redeem(shared: &Arc<Shared>, place: Place) -> Option<TurnGuard> {
+        shared.turn.lock().waiting.consume(place).then(|| TurnGuard::of(shared))
+    }
+
+    /// Gives the place up, or the turn if it was passed to this place meanwhile. Call it once, instead of
+    /// [`TurnGuard::redeem`].
+    pub(super) fn give_up(shared: &Arc<Shared>, place: Place) {
+        let left = shared.turn.lock().waiting.leave(place);
+        match &left {
+            Left::Notified => drop(TurnGuard::of(shared)),
+            // Those behind it may share the turn of the present holders.
+            Left::Waiting(waiting) if waiting.mode == Mode::Alone => shared.turn.admit_more(),
+            Left::Waiting(_) | Left::Served => {}
+        }
+        // The waiter goes on the thread of its loop, which is attached.
+        drop_attached(left);
     }
 
     fn of(shared: &Arc<Shared>) -> TurnGuard {
@@ -149,31 +153,10 @@ impl TurnGuard {
 
 impl Drop for TurnGuard {
     fn drop(&mut self) {
-        // In a forked child the owners of tickets are tasks of the parent.
+        // In a forked child the owners of places are tasks of the parent.
         if self.owner.is_this_process() {
             self.shared.turn.release();
         }
-    }
-}
-
-impl Ticket {
-    /// Gives the place up, or the turn if it was passed to this ticket meanwhile. Call it once, instead of
-    /// [`TurnGuard::redeem`].
-    pub(super) fn give_up(self: Arc<Ticket>, shared: &Arc<Shared>) {
-        let mut queue = shared.turn.lock();
-        let granted = self.granted.load(Ordering::Relaxed);
-        if !granted {
-            queue.waiting.retain(|other| !Arc::ptr_eq(other, &self));
-        }
-        drop(queue);
-        if granted {
-            drop(TurnGuard::of(shared));
-        } else if self.mode == Mode::Alone {
-            // Those behind it may share the turn of the present holders.
-            shared.turn.admit_more();
-        }
-        // The waiter goes on the thread of its loop, which is attached.
-        crate::bridge::drop_on_loop::drop_attached(self);
     }
 }
 

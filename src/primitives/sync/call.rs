@@ -10,7 +10,6 @@ use std::mem::offset_of;
 use pyo3::prelude::*;
 
 use super::classes::{EventObject, QueueObject};
-use super::line::Place;
 use super::queue::Side;
 use super::sleeper::Sleeper;
 use super::wait::{Seat, Tried, Wanted};
@@ -22,6 +21,7 @@ use crate::capi::methods::Method;
 use crate::capi::native::{self, native_class};
 use crate::capi::{Borrowed, Raised, Ref, Slot, This};
 use crate::clock::monotonic_nanos;
+use crate::wait_queue::Place;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {

@@ -6,20 +6,20 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use pyo3::prelude::*;
 
-use super::line::{Line, Place};
-use super::sleeper::{Sleeper, running_address, wake_all};
-use super::wait::{Seat, Tried};
+use super::sleeper::{running_address, wake_all};
+use super::wait::{Line, Seat, Tried};
 use crate::capi::Raised;
 use crate::capi::collector::Visitor;
 use crate::capi::inspect::boolean;
 use crate::primitives::simulated::runs;
+use crate::wait_queue::Place;
 
 #[derive(Debug)]
 struct State {
     is_set: bool,
     /// See [`runs`].
     made_in_run: u32,
-    waiters: Line<Sleeper>,
+    waiters: Line,
 }
 
 /// An event, as far as it is not a Python object.
@@ -50,9 +50,9 @@ impl Event {
     pub(super) fn set(&self, py: Python<'_>) -> Result<(), Raised> {
         let mut state = self.lock();
         state.is_set = true;
-        let waiters = state.waiters.serve_all();
+        let waiters = state.waiters.queue().serve_all();
         drop(state);
-        wake_all(py, waiters.into_iter().map(|(_, sleeper)| sleeper))
+        wake_all(py, waiters.into_iter())
     }
 
     pub(super) fn clear(&self) {
@@ -75,11 +75,11 @@ impl Event {
     }
 
     pub(super) fn is_waiting(&self, place: Place) -> bool {
-        self.lock().waiters.is_waiting(place)
+        self.lock().waiters.queue().waiter(place).is_some()
     }
 
     pub(super) fn leave(&self, place: Place) {
-        let left = self.lock().waiters.leave(place);
+        let left = self.lock().waiters.queue().leave(place);
         drop(left);
     }
 
@@ -90,7 +90,7 @@ impl Event {
 
     /// Drops the tasks that wait, for the collector.
     pub(super) fn drop_waiters(&self) {
-        let waiters = self.lock().waiters.serve_all();
+        let waiters = self.lock().waiters.queue().serve_all();
         drop(waiters);
     }
 

@@ -2,7 +2,6 @@
 //!
 //! | file | what it is |
 //! |---|---|
-//! | `line` | a line of waiters, first come, first served |
 //! | `sleeper` | one who waits: a task or a thread, and how it is woken |
 //! | `queue`, `event` | the state, under a lock of its own |
 //! | `wait` | what can be waited for, by tasks and by threads in the same way |
@@ -20,7 +19,6 @@ mod blocking;
 mod call;
 mod classes;
 mod event;
-mod line;
 mod queue;
 mod sleeper;
 mod wait;

@@ -16,14 +16,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use pyo3::prelude::*;
 
-use super::line::{Left, Line, Place};
 use super::sleeper::{Sleeper, running_address, wake, wake_all, wake_quietly};
-use super::wait::{Seat, Tried};
+use super::wait::{Line, Seat, Tried};
 use crate::capi::collector::Visitor;
 use crate::capi::error::no_memory;
 use crate::capi::imports::support;
 use crate::capi::{Exception, Raised, Ref, Slot};
 use crate::primitives::simulated::runs;
+use crate::wait_queue::{Left, Place, WaitQueue};
 
 #[derive(Debug)]
 struct State {
@@ -34,9 +34,9 @@ struct State {
     is_shutdown: bool,
     /// See [`runs`].
     made_in_run: u32,
-    getters: Line<Sleeper>,
-    putters: Line<Sleeper>,
-    joiners: Line<Sleeper>,
+    getters: Line,
+    putters: Line,
+    joiners: Line,
 }
 
 impl State {
@@ -44,11 +44,11 @@ impl State {
         usize::try_from(self.maxsize).is_ok_and(|most| most > 0 && self.items.len() >= most)
     }
 
-    fn line(&mut self, side: Side) -> &mut Line<Sleeper> {
+    fn line(&mut self, side: Side) -> &mut WaitQueue<Sleeper> {
         match side {
-            Side::Get => &mut self.getters,
-            Side::Put => &mut self.putters,
-            Side::Join => &mut self.joiners,
+            Side::Get => self.getters.queue(),
+            Side::Put => self.putters.queue(),
+            Side::Join => self.joiners.queue(),
         }
     }
 
@@ -75,9 +75,9 @@ impl State {
     }
 
     /// Counts items that are done with. Returns those who have waited for the last one.
-    fn finish(&mut self, count: usize) -> VecDeque<(Place, Sleeper)> {
+    fn finish(&mut self, count: usize) -> Vec<Sleeper> {
         self.unfinished = self.unfinished.saturating_sub(count);
-        if self.unfinished == 0 { self.joiners.serve_all() } else { VecDeque::new() }
+        if self.unfinished == 0 { self.line(Side::Join).serve_all() } else { Vec::new() }
     }
 }
 
@@ -196,7 +196,7 @@ impl Queue {
     }
 
     pub(super) fn is_waiting(&self, side: Side, place: Place) -> bool {
-        self.lock().line(side).is_waiting(place)
+        self.lock().line(side).waiter(place).is_some()
     }
 
     /// Leaves the line, and passes a notification on.
@@ -237,22 +237,22 @@ impl Queue {
         }
         let joiners = state.finish(1);
         drop(state);
-        wake_all(py, joiners.into_iter().map(|(_, sleeper)| sleeper))
+        wake_all(py, joiners.into_iter())
     }
 
     pub(super) fn shut_down(&self, py: Python<'_>, immediate: bool) -> Result<(), Raised> {
         let mut state = self.lock();
         state.is_shutdown = true;
         let mut dropped = VecDeque::new();
-        let mut woken = VecDeque::new();
+        let mut woken = Vec::new();
         if immediate {
             dropped = std::mem::take(&mut state.items);
             woken = state.finish(dropped.len());
         }
-        woken.extend(state.getters.serve_all());
-        woken.extend(state.putters.serve_all());
+        woken.extend(state.line(Side::Get).serve_all());
+        woken.extend(state.line(Side::Put).serve_all());
         drop(state);
-        let result = wake_all(py, woken.into_iter().map(|(_, sleeper)| sleeper));
+        let result = wake_all(py, woken.into_iter());
         drop(dropped);
         result
     }

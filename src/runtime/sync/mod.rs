@@ -7,7 +7,6 @@ mod mutex;
 mod notify;
 pub mod oneshot;
 mod semaphore;
-mod wait_list;
 
 #[cfg(all(test, any(wakeloop_loom, wakeloop_shuttle)))]
 #[path = "../../../tests/models/sync/channels.rs"]

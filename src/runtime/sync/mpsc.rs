@@ -10,10 +10,10 @@ use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use super::wait_list::{Grant, WaitList};
 use crate::runtime::lock::{ShortGuard, ShortLock};
 use crate::runtime::macros::opaque_debug;
 use crate::runtime::{coop, wakers};
+use crate::wait_queue::{Left, Place, WaitQueue};
 
 /// Creates a channel that holds at most `capacity` values (at least 1).
 pub fn bounded<T>(capacity: usize) -> (Sender<T>, Receiver<T>) {
@@ -34,7 +34,7 @@ struct State<T> {
     /// Room that was granted to waiting senders and not used yet.
     granted: usize,
     capacity: usize,
-    waiting: WaitList,
+    waiting: WaitQueue<Waker>,
     receiver: Option<Waker>,
     senders: usize,
     closed: bool,
@@ -46,7 +46,7 @@ impl<T> State<T> {
             values: VecDeque::new(),
             granted: 0,
             capacity,
-            waiting: WaitList::default(),
+            waiting: WaitQueue::default(),
             receiver: None,
             senders: 1,
             closed: false,
@@ -62,7 +62,7 @@ impl<T> State<T> {
         if self.values.len() + self.granted >= self.capacity {
             return None;
         }
-        let waker = self.waiting.grant_first(Grant::Own)?;
+        let (_, waker) = self.waiting.notify_first()?;
         self.granted += 1;
         Some(waker)
     }
@@ -80,25 +80,26 @@ impl<T> Sender<T> {
     /// The value, if the receiver is gone.
     pub async fn send(&self, value: T) -> Result<(), SendError<T>> {
         let mut value = Some(value);
-        let mut place = Place { channel: &self.channel, key: None };
+        let mut waiting = Waiting { channel: &self.channel, place: None };
         poll_fn(move |cx| {
-            // The closure takes the whole place, which leaves the line when it is dropped. A mere use of `place.key`
-            // would give it a copy of that field, because the type of the field is `Copy`.
-            let place = &mut place;
+            // The closure takes the whole struct, which leaves the line when it is dropped. A mere use of
+            // `waiting.place` would give it a copy of that field, because the type of the field is `Copy`.
+            let waiting = &mut waiting;
             coop::spend(cx, |cx| {
                 let mut state = self.channel.lock();
-                if let Some(key) = place.key {
-                    if let Err(replaced) = state.waiting.poll(key, cx.waker()) {
+                if let Some(place) = waiting.place {
+                    if let Some(waker) = state.waiting.waiter(place) {
+                        let replaced = wakers::renew(waker, cx.waker());
                         drop(state);
                         drop(replaced);
                         return Poll::Pending;
                     }
-                    if let Ok(Grant::Own) = state.waiting.leave(key) {
+                    if state.waiting.consume(place) {
                         state.granted -= 1;
                     }
-                    place.key = None;
+                    waiting.place = None;
                 } else if !state.closed && !state.has_room() {
-                    place.key = Some(state.waiting.join(1, cx.waker()));
+                    waiting.place = Some(state.waiting.join(None, cx.waker().clone()));
                     return Poll::Pending;
                 }
                 match value.take() {
@@ -140,17 +141,17 @@ fn push<T>(mut state: ShortGuard<'_, State<T>>, value: T) -> Result<(), SendErro
 }
 
 /// A place in the line of senders. Dropping it leaves the line.
-struct Place<'a, T> {
+struct Waiting<'a, T> {
     channel: &'a Channel<T>,
-    key: Option<usize>,
+    place: Option<Place>,
 }
 
-impl<T> Drop for Place<'_, T> {
+impl<T> Drop for Waiting<'_, T> {
     fn drop(&mut self) {
-        if let Some(key) = self.key.take() {
+        if let Some(place) = self.place.take() {
             let mut state = self.channel.lock();
-            let left = state.waiting.leave(key);
-            if let Ok(Grant::Own) = left {
+            let left = state.waiting.leave(place);
+            if let Left::Notified = left {
                 state.granted -= 1;
             }
             let waker = state.grant_room();
@@ -286,7 +287,7 @@ impl<T> Receiver<T> {
     pub fn close(&mut self) {
         let mut state = self.channel.lock();
         state.closed = true;
-        let woken = state.waiting.grant_all();
+        let woken = state.waiting.serve_all();
         drop(state);
         wakers::wake_all(woken);
     }

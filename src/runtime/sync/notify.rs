@@ -2,11 +2,11 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 
-use super::wait_list::{Grant, WaitList};
 use crate::runtime::shim::Mutex;
 use crate::runtime::{coop, unpoisoned, wakers};
+use crate::wait_queue::{Left, Place, WaitQueue};
 
 /// Wakes one waiting task, or all. It carries no data.
 ///
@@ -19,7 +19,7 @@ pub struct Notify {
 
 #[derive(Debug, Default)]
 struct State {
-    waiting: WaitList,
+    waiting: WaitQueue<Waker>,
     remembered: bool,
     /// How often all were notified.
     rounds: u64,
@@ -38,9 +38,9 @@ impl Notify {
             state.remembered = true;
             return;
         }
-        let waker = state.waiting.grant_first(Grant::Own);
+        let notified = state.waiting.notify_first();
         drop(state);
-        wakers::wake(waker);
+        wakers::wake(notified.map(|(_, waker)| waker));
     }
 
     /// Ends all waits: every existing [`Notified`], polled or not. Remembers nothing for later ones. Callable
@@ -48,7 +48,7 @@ impl Notify {
     pub fn notify_waiters(&self) {
         let mut state = unpoisoned(self.state.lock());
         state.rounds += 1;
-        let woken = state.waiting.grant_all();
+        let woken = state.waiting.serve_all();
         drop(state);
         wakers::wake_all(woken);
     }
@@ -59,7 +59,7 @@ impl Notify {
     /// [`Notify::notify_waiters`] counts from this call on. So a task misses nothing if it makes the future,
     /// then checks its condition, and only then awaits the future.
     pub fn notified(&self) -> Notified<'_> {
-        Notified { notify: self, key: None, rounds: unpoisoned(self.state.lock()).rounds }
+        Notified { notify: self, place: None, rounds: unpoisoned(self.state.lock()).rounds }
     }
 }
 
@@ -68,7 +68,7 @@ impl Notify {
 #[must_use = "waiting happens when this is awaited"]
 pub struct Notified<'a> {
     notify: &'a Notify,
-    key: Option<usize>,
+    place: Option<Place>,
     /// The rounds that ended before this future was made.
     rounds: u64,
 }
@@ -84,18 +84,18 @@ impl Future for Notified<'_> {
 impl Notified<'_> {
     fn poll_notified(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let mut state = unpoisoned(self.notify.state.lock());
-        match self.key {
-            Some(key) => {
-                if let Err(replaced) = state.waiting.poll(key, cx.waker()) {
+        match self.place {
+            Some(place) => {
+                if let Some(waker) = state.waiting.waiter(place) {
+                    let replaced = wakers::renew(waker, cx.waker());
                     drop(state);
                     drop(replaced);
                     return Poll::Pending;
                 }
-                let left = state.waiting.leave(key);
+                state.waiting.consume(place);
                 self.rounds = state.rounds;
                 drop(state);
-                drop(left);
-                self.key = None;
+                self.place = None;
                 Poll::Ready(())
             }
             None if self.rounds != state.rounds => {
@@ -104,9 +104,9 @@ impl Notified<'_> {
             }
             None if std::mem::take(&mut state.remembered) => Poll::Ready(()),
             None => {
-                let key = state.waiting.join(1, cx.waker());
+                let place = state.waiting.join(None, cx.waker().clone());
                 drop(state);
-                self.key = Some(key);
+                self.place = Some(place);
                 Poll::Pending
             }
         }
@@ -115,9 +115,9 @@ impl Notified<'_> {
 
 impl Drop for Notified<'_> {
     fn drop(&mut self) {
-        if let Some(key) = self.key.take() {
-            let left = unpoisoned(self.notify.state.lock()).waiting.leave(key);
-            if let Ok(Grant::Own) = left {
+        if let Some(place) = self.place.take() {
+            let left = unpoisoned(self.notify.state.lock()).waiting.leave(place);
+            if let Left::Notified = left {
                 self.notify.notify_one();
             }
         }

@@ -3,12 +3,12 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 
-use super::wait_list::{Grant, WaitList};
 use crate::runtime::shim::Mutex;
-use crate::runtime::wakers::wake_all;
+use crate::runtime::wakers::{renew, wake_all};
 use crate::runtime::{coop, unpoisoned};
+use crate::wait_queue::{Left, Place, WaitQueue};
 
 /// Hands out permits, first come, first served. A task that asks for many is not overtaken by tasks that ask
 /// for few.
@@ -20,13 +20,19 @@ pub struct Semaphore {
 #[derive(Debug)]
 struct State {
     permits: usize,
-    waiting: WaitList,
+    waiting: WaitQueue<Waiting>,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    permits: usize,
+    waker: Waker,
 }
 
 impl Semaphore {
     /// Creates a semaphore with `permits` permits.
     pub fn new(permits: usize) -> Semaphore {
-        Semaphore { state: Mutex::new(State { permits, waiting: WaitList::default() }) }
+        Semaphore { state: Mutex::new(State { permits, waiting: WaitQueue::default() }) }
     }
 
     /// How many permits are free.
@@ -38,7 +44,7 @@ impl Semaphore {
     /// cancelled wait loses its place in the line. A task that asks for more permits than there ever are waits
     /// forever, and so do the tasks behind it.
     pub fn acquire(&self, permits: usize) -> Acquire<'_> {
-        Acquire { semaphore: self, permits, key: None }
+        Acquire { semaphore: self, permits, place: None }
     }
 
     /// As [`Semaphore::acquire`], with a permit that owns a reference to the semaphore.
@@ -89,11 +95,11 @@ impl Semaphore {
         let mut state = unpoisoned(self.state.lock());
         state.permits = state.permits.saturating_add(permits);
         let mut woken = Vec::new();
-        while let Some(need) = state.waiting.first_need()
-            && need <= state.permits
+        while let Some(&Waiting { permits, .. }) = state.waiting.first()
+            && permits <= state.permits
         {
-            state.permits -= need;
-            woken.extend(state.waiting.grant_first(Grant::Own));
+            state.permits -= permits;
+            woken.extend(state.waiting.notify_first().map(|(_, waiting)| waiting.waker));
         }
         drop(state);
         wake_all(woken);
@@ -106,7 +112,7 @@ impl Semaphore {
 pub struct Acquire<'a> {
     semaphore: &'a Semaphore,
     permits: usize,
-    key: Option<usize>,
+    place: Option<Place>,
 }
 
 impl<'a> Future for Acquire<'a> {
@@ -121,26 +127,26 @@ impl<'a> Acquire<'a> {
     fn poll_permit(&mut self, cx: &mut Context<'_>) -> Poll<Permit<'a>> {
         let (semaphore, permits) = (self.semaphore, self.permits);
         let mut state = unpoisoned(semaphore.state.lock());
-        match self.key {
+        match self.place {
             None => {
                 if !state.waiting.is_empty() || state.permits < permits {
-                    let key = state.waiting.join(permits, cx.waker());
+                    let place = state.waiting.join(None, Waiting { permits, waker: cx.waker().clone() });
                     drop(state);
-                    self.key = Some(key);
+                    self.place = Some(place);
                     return Poll::Pending;
                 }
                 state.permits -= permits;
             }
-            Some(key) => {
-                if let Err(replaced) = state.waiting.poll(key, cx.waker()) {
+            Some(place) => {
+                if let Some(waiting) = state.waiting.waiter(place) {
+                    let replaced = renew(&mut waiting.waker, cx.waker());
                     drop(state);
                     drop(replaced);
                     return Poll::Pending;
                 }
-                let left = state.waiting.leave(key);
+                state.waiting.consume(place);
                 drop(state);
-                drop(left);
-                self.key = None;
+                self.place = None;
             }
         }
         Poll::Ready(Permit { semaphore, permits })
@@ -149,10 +155,10 @@ impl<'a> Acquire<'a> {
 
 impl Drop for Acquire<'_> {
     fn drop(&mut self) {
-        if let Some(key) = self.key.take() {
-            let left = unpoisoned(self.semaphore.state.lock()).waiting.leave(key);
+        if let Some(place) = self.place.take() {
+            let left = unpoisoned(self.semaphore.state.lock()).waiting.leave(place);
             // Granted but not taken: give the permits back. Not granted: the next in line may need fewer.
-            self.semaphore.release(if left.is_ok() { self.permits } else { 0 });
+            self.semaphore.release(if matches!(left, Left::Notified) { self.permits } else { 0 });
         }
     }
 }
