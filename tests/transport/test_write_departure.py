@@ -260,6 +260,39 @@ def test_data_leaves_in_the_order_of_the_writes_of_all_transports(run, connected
     run(main())
 
 
+@pytest.mark.parametrize("way", ["a pipe", "sock_sendall"])
+def test_data_leaves_before_what_the_loop_sends_by_other_means(run, connected, way):
+    """Also the first write after a change of habit, which may wait for the end of its step."""
+
+    async def open_pipe(loop, near):
+        pipe, _ = await loop.connect_write_pipe(asyncio.Protocol, near)
+        return pipe
+
+    async def main():
+        loop = asyncio.get_running_loop()
+        near, far = socket.socketpair()
+        with connected() as (sock, peer), near, far:
+            near.setblocking(False)
+            transport, protocol = await open_transport(sock)
+            pipe = await open_pipe(loop, near) if way == "a pipe" else None
+            await serve(transport, peer)
+
+            async def send():
+                transport.write(b"first")
+                if pipe is not None:
+                    pipe.write(b"second")
+                else:
+                    await loop.sock_sendall(near, b"second")
+                return arrived(peer)
+
+            assert await loop.create_task(send()) == b"first"
+            if pipe is not None:
+                pipe.close()
+            await close(protocol)
+
+    run(main())
+
+
 @pytest.mark.parametrize("habit", [0, 10])
 def test_datagrams_of_several_transports_arrive_in_the_order_in_which_they_were_sent(run, habit):
     async def main():
@@ -420,6 +453,44 @@ def test_a_write_of_a_thread_while_the_loop_waits_is_sent(run):
 
             assert await asyncio.get_running_loop().run_in_executor(None, write) == b"from a thread"
             await close(protocol)
+
+    run(main())
+
+
+def test_the_repr_of_a_transport_does_not_count_a_write_that_waits(run, connected):
+    async def main():
+        with connected() as (sock, peer):
+            transport, protocol = await open_transport(sock)
+            await serve(transport, peer)
+
+            def look():
+                transport.write(b"head")
+                return repr(transport)
+
+            assert "write=<idle, bufsize=0>" in await step(look)
+            await close(protocol)
+
+    run(main())
+
+
+def test_the_repr_of_a_datagram_transport_does_not_count_a_datagram_that_waits(run):
+    async def main():
+        loop = asyncio.get_running_loop()
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as peer:
+            peer.bind(("127.0.0.1", 0))
+            transport, _ = await loop.create_datagram_endpoint(
+                asyncio.DatagramProtocol, remote_addr=peer.getsockname()
+            )
+
+            def send():
+                transport.sendto(b"one")
+                first = repr(transport)
+                transport.sendto(b"two")
+                return first, repr(transport)
+
+            for _ in range(5):
+                assert all("write=<idle, bufsize=0>" in text for text in await step(send))
+            transport.close()
 
     run(main())
 

@@ -133,6 +133,8 @@ impl SockCall {
     }
 
     fn attempt(&self) -> Result<Attempt, Raised> {
+        // What transports have written in this step leaves first, as in asyncio.
+        self.core().flush_all().map_err(|Fatal| Raised)?;
         let result = self.attempt_once();
         if self.socket.is_empty() {
             // The attempt has run Python code, which has closed the call.

@@ -80,7 +80,9 @@ impl TransportKind for Datagram {
         }
         let read = polling(&self.base, Interest::READ);
         let write = polling(&self.base, Interest::WRITE);
-        text.push_str(&format!(" read={read} write=<{write}, bufsize={}>", self.unsent()));
+        // What waits for the next datagram was sent already in asyncio.
+        let size = if self.sending.blocked.get() { self.unsent() } else { 0 };
+        text.push_str(&format!(" read={read} write=<{write}, bufsize={size}>"));
     }
 }
 

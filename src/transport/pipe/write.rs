@@ -166,6 +166,7 @@ fn write(this: This<'_, WritePipe>, arguments: Arguments<'_>) -> Result<(), Rais
     if len == 0 {
         return Ok(());
     }
+    this.base.core().send_others(false).map_err(|Fatal| Raised)?;
     if this.is_lost() {
         return this.write_to_lost(WRITE_AFTER_LOST);
     }

@@ -198,7 +198,8 @@ impl TransportKind for Stream {
         }
         let watched = self.base.is_watched() || !self.base.life.is_starting();
         let read = if self.base.awaits_data() && watched { "polling" } else { "idle" };
-        let size = self.unsent();
+        // What waits for the next write was sent already in asyncio.
+        let size = if self.writing.blocked.get() { self.unsent() } else { 0 };
         let awaits_room = self.writing.blocked.get() && (size > 0 || self.writing.is_sending());
         let write = if awaits_room { "polling" } else { "idle" };
         text.push_str(&format!(" read={read} write=<{write}, bufsize={size}>"));
