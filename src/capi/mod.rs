@@ -31,6 +31,7 @@ pub(crate) mod methods;
 pub(crate) mod native;
 pub(crate) mod object;
 pub(crate) mod once;
+pub(crate) mod pending;
 pub(crate) mod raised;
 pub(crate) mod recycle;
 pub(crate) mod redirect;

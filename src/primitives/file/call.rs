@@ -7,7 +7,6 @@
 use std::any::Any;
 use std::cell::Cell;
 use std::io::{self, PipeWriter};
-use std::mem::offset_of;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -30,15 +29,14 @@ use crate::bridge::runtime;
 use crate::bridge::waiter::{Waiter, WakeOnce};
 use crate::capi::buffer::{Buffer, RawBytes, bytes_from};
 use crate::capi::call::panic_text;
-use crate::capi::collector::Visitor;
-use crate::capi::coroutine::{self, AwaitState, Coroutine, Step, Wait, already_awaited};
+use crate::capi::coroutine::{self, Step, already_awaited};
 use crate::capi::error::{exception, raise, raise_errno};
 use crate::capi::fallible::{reserve_operation, try_list};
 use crate::capi::imports::imports;
 use crate::capi::inspect::integer;
-use crate::capi::native::{self, native_class};
-use crate::capi::{Borrowed, Raised, Ref, Slot, This};
-use crate::clock::monotonic_nanos;
+use crate::capi::native::native_class;
+use crate::capi::pending::{AsyncCall, Pending, Stage};
+use crate::capi::{Raised, Ref, This};
 use crate::fork::Owned;
 use crate::primitives::data::Data;
 use crate::primitives::simulated::runs_inline;
@@ -104,8 +102,9 @@ impl Action {
     }
 }
 
-enum Phase {
-    New,
+/// What the call has got so far.
+enum Got {
+    Nothing,
     /// In a forked child no task of the parent passes the turn on.
     Queued(Owned<Place>),
     Granted(TurnGuard),
@@ -113,7 +112,6 @@ enum Phase {
     Running(Owned<Running>),
     /// It is done, and the task gets the result in the next turn of the loop.
     Done(Ref),
-    Over,
 }
 
 /// What a job has done, with the turn and with the owner of the descriptor, which lives at least as long as the job.
@@ -133,19 +131,14 @@ struct Running {
     cancel: Option<PipeWriter>,
 }
 
-#[repr(C)]
-pub(super) struct FileCall {
-    name: &'static str,
-    /// The file, until the call is over.
-    file: Slot,
-    /// What the task waits for.
-    future: Slot,
-    /// The object that a read fills, or the error that a `writelines` raises in the end.
-    object: Slot,
+/// A call of a file, which is the target. The object is what a read fills, or the error that a `writelines` raises in
+/// the end.
+pub(super) type FileCall = Pending<FileState>;
+
+pub(super) struct FileState {
     mode: Mode,
     yields_first: bool,
-    awaited: AwaitState,
-    phase: Cell<Phase>,
+    got: Cell<Got>,
     action: Cell<Option<Action>>,
 }
 
@@ -154,17 +147,7 @@ native_class!(unsafe FileCall, freelist 64);
 
 impl FileCall {
     pub(super) fn create(file: This<'_, File>, name: &'static str, action: Action) -> Result<Ref, Raised> {
-        native::create(FileCall {
-            name,
-            file: Slot::new(Some(file.object().to_owned())),
-            future: Slot::empty(),
-            object: Slot::empty(),
-            mode: action.mode(),
-            yields_first: action.yields_first(),
-            awaited: AwaitState::default(),
-            phase: Cell::new(Phase::New),
-            action: Cell::new(Some(action)),
-        })
+        FileCall::create_with(file, name, action, None)
     }
 
     /// As [`FileCall::create`], for an action that uses an object.
@@ -172,20 +155,18 @@ impl FileCall {
         file: This<'_, File>,
         name: &'static str,
         action: Action,
-        object: Ref,
+        object: Option<Ref>,
     ) -> Result<Ref, Raised> {
-        let call = FileCall::create(file, name, action)?;
-        if let Some(this) = call.downcast::<FileCall>() {
-            this.object.set(Some(object));
-            this.track();
-        }
-        Ok(call)
+        let (mode, yields_first) = (action.mode(), action.yields_first());
+        let state =
+            FileState { mode, yields_first, got: Cell::new(Got::Nothing), action: Cell::new(Some(action)) };
+        FileCall::make(name, Some(file.object().to_owned()), object, state)
     }
 
     /// Takes the turn, or waits for it.
     fn begin(this: This<'_, Self>, file: This<'_, File>) -> Result<Step, Raised> {
         file.check_process()?;
-        let mode = this.mode;
+        let mode = this.state.mode;
         let taken = if file.inside { Some(file.turn_again()?) } else { TurnGuard::take(&file.shared, mode) };
         let guard = match taken {
             Some(guard) => guard,
@@ -194,30 +175,27 @@ impl FileCall {
                 match TurnGuard::queue(&file.shared, mode, WakeOnce::new(waiter)) {
                     Ok(guard) => guard,
                     Err(place) => {
-                        return Ok(FileCall::wait(this, Phase::Queued(Owned::new(place)), future));
+                        return Ok(FileCall::wait_for(this, Got::Queued(Owned::new(place)), future));
                     }
                 }
             }
         };
-        if this.yields_first && budget::is_spent() {
-            this.phase.set(Phase::Granted(guard));
+        if this.state.yields_first && budget::is_spent() {
+            this.state.got.set(Got::Granted(guard));
             return Ok(Step::Yield);
         }
         FileCall::perform(this, file, guard)
     }
 
-    fn wait(this: This<'_, Self>, phase: Phase, future: Ref) -> Step {
-        this.future.set(Some(future.clone_ref()));
-        this.awaited.begin_wait(monotonic_nanos());
-        this.phase.set(phase);
-        this.track();
+    fn wait_for(this: This<'_, Self>, got: Got, future: Ref) -> Step {
+        this.state.got.set(got);
         budget::refill();
-        Step::Wait(future)
+        FileCall::wait(this, future)
     }
 
     /// Does the operation at once, or else passes it to the pool.
     fn perform(this: This<'_, Self>, file: This<'_, File>, guard: TurnGuard) -> Result<Step, Raised> {
-        let Some(action) = this.action.take() else { return Err(already_awaited()) };
+        let Some(action) = this.state.action.take() else { return Err(already_awaited()) };
         match action {
             // A file that is closed may be closed again, and what is done in a turn looks itself.
             Action::Close | Action::Turn => {}
@@ -234,7 +212,7 @@ impl FileCall {
                     Tried::Begun(begun) => (Job::Fill(begun), None),
                     Tried::Waits => waiting_read(file, want, &give)?,
                 };
-                this.action.set(Some(Action::Read(want, give)));
+                this.state.action.set(Some(Action::Read(want, give)));
                 return FileCall::submit(this, file, guard, job, cancel);
             }
             Action::ReadAt(_, ..0) | Action::WriteAt(_, ..0) => return Err(raise_errno(libc::EINVAL)),
@@ -289,17 +267,17 @@ impl FileCall {
                 return Ok(Step::Done(Ref::none()));
             }
             Action::Hold => {
-                this.action.set(Some(Action::Hold));
+                this.state.action.set(Some(Action::Hold));
                 Job::Settle
             }
             Action::Close => {
                 if file.shared.closed.swap(true, Ordering::Relaxed) {
                     return Ok(Step::Done(Ref::none()));
                 }
-                this.action.set(Some(Action::Close));
+                this.state.action.set(Some(Action::Close));
                 return FileCall::submit(this, file, guard, Job::Close, None).inspect_err(|Raised| {
                     // Without a thread the descriptor is still open. `conclude`, where the job has ended, takes the action.
-                    if this.action.take().is_some() {
+                    if this.state.action.take().is_some() {
                         file.shared.closed.store(false, Ordering::Relaxed);
                     }
                 });
@@ -311,7 +289,7 @@ impl FileCall {
     /// Ends an operation that was done at once.
     fn done(this: This<'_, Self>, result: Ref) -> Step {
         if budget::is_spent() {
-            this.phase.set(Phase::Done(result));
+            this.state.got.set(Got::Done(result));
             return Step::Yield;
         }
         Step::Done(result)
@@ -364,7 +342,7 @@ impl FileCall {
             return FileCall::conclude(this, file, finished.ok());
         }
         let running = Running { finished, waker, task: task.abort_handle(), abortable, cancel };
-        Ok(FileCall::wait(this, Phase::Running(Owned::new(running)), future))
+        Ok(FileCall::wait_for(this, Got::Running(Owned::new(running)), future))
     }
 
     /// Runs the job on the loop's thread, for a testing loop. The task gets the result in the next turn.
@@ -384,7 +362,7 @@ impl FileCall {
         });
         match FileCall::conclude(this, file, Some(finished))? {
             Step::Done(result) => {
-                this.phase.set(Phase::Done(result));
+                this.state.got.set(Got::Done(result));
                 Ok(Step::Yield)
             }
             step => Ok(step),
@@ -396,7 +374,7 @@ impl FileCall {
         file: This<'_, File>,
         finished: Option<Finished>,
     ) -> Result<Step, Raised> {
-        let action = this.action.take();
+        let action = this.state.action.take();
         let Some(Finished { reply, turn, raw }) = finished else {
             if matches!(action, Some(Action::Close)) {
                 file.shared.closed.store(false, Ordering::Relaxed);
@@ -619,79 +597,51 @@ fn give_bytes(bytes: Ref, give: &Give) -> Result<Ref, Raised> {
     }
 }
 
-impl Coroutine for FileCall {
-    fn name(&self) -> &'static str {
-        self.name
-    }
-
-    const AWAITED: usize = offset_of!(FileCall, awaited);
-
-    fn awaited(&self) -> &AwaitState {
-        &self.awaited
-    }
-
-    fn waits_for(&self) -> Option<Ref> {
-        self.future.get()
-    }
-
-    fn wait(&self) -> Wait {
-        Wait { kind: "file", target: self.file.get() }
-    }
-
-    fn is_over(&self) -> bool {
-        self.file.is_empty()
-    }
-
-    fn step(this: This<'_, Self>, _: Borrowed<'_>) -> Result<Step, Raised> {
-        let Some(object) = this.file.get() else { return Err(already_awaited()) };
+impl AsyncCall for FileState {
+    #[inline(always)]
+    fn step(this: This<'_, FileCall>, stage: Stage) -> Result<Option<Step>, Raised> {
+        let Some(object) = this.target.get() else { return Err(already_awaited()) };
         let Some(file) = object.downcast_sync::<File>() else { return Err(Raised) };
-        let phase = match this.phase.replace(Phase::Over) {
-            Phase::New => {
-                running_loop()?;
-                return FileCall::begin(this, file);
-            }
-            Phase::Granted(guard) => return FileCall::perform(this, file, guard),
-            Phase::Queued(place) => {
+        if stage == Stage::New {
+            running_loop()?;
+            return FileCall::begin(this, file).map(Some);
+        }
+        let waits = match this.state.got.replace(Got::Nothing) {
+            Got::Nothing => return Err(already_awaited()),
+            Got::Granted(guard) => return FileCall::perform(this, file, guard).map(Some),
+            Got::Queued(place) => {
                 if let Some(guard) = place.get().and_then(|place| TurnGuard::redeem(&file.shared, *place)) {
                     this.future.clear();
-                    return FileCall::perform(this, file, guard);
+                    return FileCall::perform(this, file, guard).map(Some);
                 }
-                Phase::Queued(place)
+                Got::Queued(place)
             }
-            Phase::Running(mut running) => {
+            Got::Running(mut running) => {
                 match running.get_mut().map_or(Ok(None), |running| running.finished.try_recv()) {
-                    Ok(None) => Phase::Running(running),
+                    Ok(None) => Got::Running(running),
                     received => {
                         this.future.clear();
-                        return FileCall::conclude(this, file, received.ok().flatten());
+                        return FileCall::conclude(this, file, received.ok().flatten()).map(Some);
                     }
                 }
             }
-            Phase::Done(result) => return Ok(Step::Done(result)),
-            Phase::Over => return Err(already_awaited()),
+            Got::Done(result) => return Ok(Some(Step::Done(result))),
         };
-        // Other code has stepped the call, so it waits on. If the future is done, other code has cancelled it.
-        this.phase.set(phase);
-        let future = this.future.get().ok_or(Raised)?;
-        if future.call_method(&imports().done, &[])?.is_true()? {
-            future.call_method(&imports().result, &[])?;
-        }
-        Ok(Step::Wait(future))
+        this.state.got.set(waits);
+        Ok(None)
     }
 
-    fn finish(&self) {
-        let phase = self.phase.replace(Phase::Over);
-        self.future.clear();
-        match phase {
-            Phase::Queued(place) => {
+    #[inline(always)]
+    fn finish(call: &FileCall, file: Option<&Ref>) {
+        match call.state.got.replace(Got::Nothing) {
+            Got::Queued(place) => {
                 if let Some(place) = place.into_inner()
-                    && let Some(object) = self.file.get()
-                    && let Some(file) = object.downcast_sync::<File>()
+                    && let Some(file) = file.and_then(|file| file.downcast_sync::<File>())
                 {
                     TurnGuard::give_up(&file.shared, place);
                 }
             }
-            Phase::Running(running) => {
+            Got::Running(running) => {
                 if let Some(Running { finished, waker, task, abortable, cancel }) = running.into_inner() {
                     drop_attached((waker.take(), finished, cancel));
                     if abortable {
@@ -699,17 +649,16 @@ impl Coroutine for FileCall {
                     }
                 }
             }
-            Phase::Granted(guard) => drop(guard),
-            Phase::Done(result) => drop(result),
-            Phase::New | Phase::Over => {}
+            Got::Granted(guard) => drop(guard),
+            Got::Done(result) => drop(result),
+            Got::Nothing => {}
         }
-        drop(self.action.take());
-        self.object.clear();
-        self.file.clear();
+        drop(call.state.action.take());
+        call.object.clear();
     }
 
-    fn visit(&self, visitor: &mut Visitor) {
-        visitor.slots([&self.file, &self.future, &self.object]);
+    fn wait_kind(_: &FileCall) -> &'static str {
+        "file"
     }
 }
 

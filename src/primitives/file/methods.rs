@@ -109,7 +109,7 @@ fn readinto(file: This<'_, File>, arguments: Arguments<'_>) -> Result<Ref, Raise
     let length = Buffer::writable(&buffer, "readinto() argument")?.len();
     check_readable(file, "File.readinto")?;
     let action = Action::Read(Want::Bytes(length), Give::Into);
-    FileCall::create_with(file, "File.readinto", action, buffer.to_owned())
+    FileCall::create_with(file, "File.readinto", action, Some(buffer.to_owned()))
 }
 
 fn readline(file: This<'_, File>, arguments: Arguments<'_>) -> Result<Ref, Raised> {
@@ -176,10 +176,7 @@ fn writelines(file: This<'_, File>, arguments: Arguments<'_>) -> Result<Ref, Rai
         }
     }
     let action = Action::WriteLines(Data::joined(pieces.iter().map(Data::rest))?);
-    match refused {
-        Some(error) => FileCall::create_with(file, "File.writelines", action, error),
-        None => FileCall::create(file, "File.writelines", action),
-    }
+    FileCall::create_with(file, "File.writelines", action, refused)
 }
 
 fn pwrite(file: This<'_, File>, arguments: Arguments<'_>) -> Result<Ref, Raised> {
