@@ -16,7 +16,6 @@ use std::cell::Cell;
 use std::ffi::CStr;
 use std::future::Future;
 use std::io;
-use std::mem::offset_of;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -32,15 +31,14 @@ use super::waiter::{Waiter, WakeOnce};
 use super::{budget, runtime};
 use crate::capi::call::panic_text;
 use crate::capi::class::field;
-use crate::capi::collector::Visitor;
-use crate::capi::coroutine::{self, AwaitState, Coroutine, Step, Wait};
+use crate::capi::coroutine::{self, Step};
 use crate::capi::error::exception;
 use crate::capi::fallible::reserve_operation;
 use crate::capi::imports::imports;
 use crate::capi::methods::{Attribute, Method, TypeSlot};
-use crate::capi::native::{self, WeakList, native_class};
-use crate::capi::{Arguments, Borrowed, Exception, Fallible, Raised, Ref, Slot, This};
-use crate::clock::monotonic_nanos;
+use crate::capi::native::{WeakList, native_class};
+use crate::capi::pending::{AsyncCall, Pending, Stage};
+use crate::capi::{Arguments, Exception, Fallible, Raised, Ref, This};
 use crate::fork::Owned;
 use crate::runtime::sync::oneshot::{self, Receiver, RecvError};
 use crate::runtime::{AbortHandle, NoThread};
@@ -76,20 +74,17 @@ type Work = Pin<Box<dyn Future<Output = Outcome> + Send>>;
 type Prepare = Box<dyn FnOnce(Python<'_>) -> Result<Job, Raised> + Send>;
 type Job = Box<dyn FnOnce() -> Outcome + Send>;
 
-/// An operation, which Python can await once.
-#[repr(C)]
-pub(crate) struct Operation {
-    name: &'static str,
-    /// The asyncio future that the task waits for.
-    future: Slot,
-    /// The result of [`Outcome::Nothing`]. In an `async with`: what was opened, until `__aexit__` takes it. The garbage
-    /// collector does not clear that, because it has to be closed.
-    result: Slot,
+/// An operation, which Python can await once. It has no target.
+///
+/// The object is the result of [`Outcome::Nothing`]. In an `async with` it is what was opened, until `__aexit__` takes
+/// it. The garbage collector does not clear that, because it has to be closed.
+pub(crate) type Operation = Pending<OperationState>;
+
+pub(crate) struct OperationState {
     weaklist: WeakList,
     scope: Cell<Scope>,
     /// The seconds of a sleep, for tools that inspect it; NaN for any other operation.
-    delay: Cell<f32>,
-    awaited: AwaitState,
+    delay: f32,
     phase: Cell<Phase>,
 }
 
@@ -141,7 +136,7 @@ impl Operation {
         name: &'static str,
         work: impl Future<Output = Outcome> + Send + 'static,
     ) -> PyResult<Bound<'py, PyAny>> {
-        Operation::in_phase(py, name, Phase::New(Box::pin(work)), Scope::Opens, None)
+        Operation::in_phase(py, name, Phase::New(Box::pin(work)), Scope::Opens, None, f32::NAN)
     }
 
     /// Creates an operation that runs `work`. Its result is `result` if `work` ends with [`Outcome::Nothing`].
@@ -151,7 +146,7 @@ impl Operation {
         work: impl Future<Output = Outcome> + Send + 'static,
         result: Option<Ref>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        Operation::in_phase(py, name, Phase::New(Box::pin(work)), Scope::None, result)
+        Operation::in_phase(py, name, Phase::New(Box::pin(work)), Scope::None, result, f32::NAN)
     }
 
     /// As [`Operation::with_result`], for work that sleeps for so many seconds.
@@ -161,11 +156,7 @@ impl Operation {
         work: impl Future<Output = Outcome> + Send + 'static,
         result: Option<Ref>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let object = Ref::from(Operation::with_result(py, "sleep", work, result)?);
-        if let Some(this) = object.downcast::<Operation>() {
-            this.delay.set(delay as f32);
-        }
-        Ok(object.bind(py))
+        Operation::in_phase(py, "sleep", Phase::New(Box::pin(work)), Scope::None, result, delay as f32)
     }
 
     /// Creates an operation on the blocking pool. When it is first awaited, `prepare` makes the job, with the GIL held.
@@ -175,7 +166,7 @@ impl Operation {
         prepare: impl FnOnce(Python<'_>) -> Result<J, Raised> + Send + 'static,
     ) -> PyResult<Bound<'py, PyAny>> {
         let prepare = |py: Python<'_>| prepare(py).map(|job| Box::new(job) as Job);
-        Operation::in_phase(py, name, Phase::NewJob(Box::new(prepare)), Scope::None, None)
+        Operation::in_phase(py, name, Phase::NewJob(Box::new(prepare)), Scope::None, None, f32::NAN)
     }
 
     /// Creates an operation that returns `result` in the next turn of the loop.
@@ -184,7 +175,7 @@ impl Operation {
         name: &'static str,
         result: Option<Ref>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        Operation::in_phase(py, name, Phase::NewNextTurn, Scope::None, result)
+        Operation::in_phase(py, name, Phase::NewNextTurn, Scope::None, result, f32::NAN)
     }
 
     fn in_phase<'py>(
@@ -193,18 +184,10 @@ impl Operation {
         phase: Phase,
         scope: Scope,
         result: Option<Ref>,
+        delay: f32,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let has_result = result.is_some();
-        let (phase, scope) = (Cell::new(phase), Cell::new(scope));
-        let (future, result) = (Slot::empty(), Slot::new(result));
-        let (awaited, weaklist) = (AwaitState::default(), WeakList::new());
-        let delay = Cell::new(f32::NAN);
-        let operation = Operation { name, future, result, weaklist, scope, delay, awaited, phase };
-        let object = native::create(operation)?;
-        if has_result && let Some(this) = object.downcast::<Operation>() {
-            this.track();
-        }
-        Ok(object.bind(py))
+        let (weaklist, scope, phase) = (WeakList::new(), Cell::new(scope), Cell::new(phase));
+        Ok(Operation::make(name, None, result, OperationState { weaklist, scope, delay, phase })?.bind(py))
     }
 
     /// Starts the work. Returns its result if it is ready at once, or else a future for the task to wait for.
@@ -222,12 +205,12 @@ impl Operation {
         if let Some(outcome) = received(&mut receiver) {
             budget::spend_operation();
             if budget::is_spent() {
-                this.phase.set(Phase::Ready(outcome));
+                this.state.phase.set(Phase::Ready(outcome));
                 return Ok(Step::Yield);
             }
             return this.conclude(py, outcome);
         }
-        Operation::wait(this, receiver, task.abort_handle())
+        Operation::wait_for(this, receiver, task.abort_handle())
     }
 
     /// Sends the job to the pool. The pool's thread notifies the loop itself, without waking a worker of the runtime.
@@ -241,10 +224,10 @@ impl Operation {
             move || catch_unwind(AssertUnwindSafe(job)).unwrap_or_else(Outcome::Panic),
             move |outcome| drop(sender.send(outcome)),
         );
-        Operation::wait(this, receiver, task.abort_handle())
+        Operation::wait_for(this, receiver, task.abort_handle())
     }
 
-    fn wait(
+    fn wait_for(
         this: This<'_, Operation>,
         mut outcome: Receiver<Outcome>,
         task: AbortHandle,
@@ -262,21 +245,18 @@ impl Operation {
         if let Poll::Ready(outcome) = Pin::new(&mut outcome).poll(&mut Context::from_waker(&registered)) {
             return this.conclude(this.py(), outcome.unwrap_or_else(Outcome::never_ran));
         }
-        this.future.set(Some(future.clone_ref()));
-        this.awaited.begin_wait(monotonic_nanos());
-        this.phase.set(Phase::Started(Owned::new(Started { outcome, waker, task })));
-        this.track();
+        this.state.phase.set(Phase::Started(Owned::new(Started { outcome, waker, task })));
         budget::refill();
-        Ok(Step::Wait(future))
+        Ok(Operation::wait(this, future))
     }
 
     fn conclude(&self, py: Python<'_>, outcome: Outcome) -> Result<Step, Raised> {
         let result = match outcome {
-            Outcome::Nothing => Ok(self.result.take().unwrap_or_else(Ref::none)),
+            Outcome::Nothing => Ok(self.object.take().unwrap_or_else(Ref::none)),
             Outcome::Value(make) => {
                 let value = Ref::from(make(py)?.into_bound(py));
-                if self.scope.get() == Scope::Entered {
-                    self.result.set(Some(value.clone_ref()));
+                if self.state.scope.get() == Scope::Entered {
+                    self.object.set(Some(value.clone_ref()));
                 }
                 Ok(value)
             }
@@ -287,78 +267,37 @@ impl Operation {
     }
 }
 
-impl Coroutine for Operation {
-    fn name(&self) -> &'static str {
-        self.name
-    }
-
-    const AWAITED: usize = offset_of!(Operation, awaited);
-
-    fn awaited(&self) -> &AwaitState {
-        &self.awaited
-    }
-
-    fn waits_for(&self) -> Option<Ref> {
-        self.future.get()
-    }
-
-    fn wait(&self) -> Wait {
-        let kind = match self.name {
-            "sleep" => "timer",
-            "spawn_blocking" => "executor job",
-            "TcpStream.connect" | "UdpSocket.connect" => "connect",
-            "TcpListener.accept" | "TcpListener.__anext__" => "accept",
-            name if name.ends_with("wait_closed") => "close",
-            "UdpSocket.recv" | "UdpSocket.recv_from" => "socket read",
-            "UdpSocket.send" | "UdpSocket.send_to" | "send" => "socket write",
-            _ => "runtime operation",
-        };
-        Wait { kind, target: None }
-    }
-
-    fn is_over(&self) -> bool {
-        let phase = self.phase.replace(Phase::Over);
-        let over = matches!(phase, Phase::Over);
-        self.phase.set(phase);
-        over
-    }
-
-    fn step(this: This<'_, Operation>, _: Borrowed<'_>) -> Result<Step, Raised> {
+impl AsyncCall for OperationState {
+    fn step(this: This<'_, Operation>, _: Stage) -> Result<Option<Step>, Raised> {
         let py = this.py();
-        let mut started = match this.phase.replace(Phase::Over) {
-            Phase::New(work) => return Operation::start(this, py, work),
-            Phase::NewJob(prepare) => return Operation::start_job(this, py, prepare),
+        let step = match this.state.phase.replace(Phase::Over) {
+            Phase::New(work) => Operation::start(this, py, work),
+            Phase::NewJob(prepare) => Operation::start_job(this, py, prepare),
             Phase::NewNextTurn => {
-                this.phase.set(Phase::Ready(Outcome::Nothing));
+                this.state.phase.set(Phase::Ready(Outcome::Nothing));
                 budget::refill();
-                return Ok(Step::Yield);
+                Ok(Step::Yield)
             }
-            Phase::Ready(outcome) => return this.conclude(py, outcome),
-            Phase::Started(started) => started,
-            Phase::Over => {
-                let text = format!("cannot reuse already awaited {}", this.name);
-                return Err(Exception::RuntimeError.raise(&text));
+            Phase::Ready(outcome) => this.conclude(py, outcome),
+            Phase::Started(mut started) => {
+                let Some(outcome) = started.get_mut().and_then(|started| received(&mut started.outcome))
+                else {
+                    this.state.phase.set(Phase::Started(started));
+                    return Ok(None);
+                };
+                this.future.clear();
+                this.conclude(py, outcome)
             }
+            Phase::Over => Err(OperationState::already_awaited(&this)),
         };
-        if let Some(outcome) = started.get_mut().and_then(|started| received(&mut started.outcome)) {
-            this.future.clear();
-            return this.conclude(py, outcome);
-        }
-        // Other code has stepped the operation, so it waits on. If the future is done, other code has cancelled it.
-        this.phase.set(Phase::Started(started));
-        let future = this.future.get().ok_or(Raised)?;
-        if future.call_method(&imports().done, &[])?.is_true()? {
-            future.call_method(&imports().result, &[])?;
-        }
-        Ok(Step::Wait(future))
+        step.map(Some)
     }
 
-    /// Ends the operation, and aborts work that is still running.
-    fn finish(&self) {
-        let phase = self.phase.replace(Phase::Over);
-        self.future.clear();
-        if self.scope.get() != Scope::Entered {
-            self.result.clear();
+    /// Aborts work that is still running.
+    fn finish(operation: &Operation, _: Option<&Ref>) {
+        let phase = operation.state.phase.replace(Phase::Over);
+        if operation.state.scope.get() != Scope::Entered {
+            operation.object.clear();
         }
         match phase {
             Phase::Started(started) => {
@@ -376,8 +315,22 @@ impl Coroutine for Operation {
         }
     }
 
-    fn visit(&self, visitor: &mut Visitor) {
-        visitor.slots([&self.future, &self.result]);
+    fn wait_kind(operation: &Operation) -> &'static str {
+        match operation.name {
+            "sleep" => "timer",
+            "spawn_blocking" => "executor job",
+            "TcpStream.connect" | "UdpSocket.connect" => "connect",
+            "TcpListener.accept" | "TcpListener.__anext__" => "accept",
+            name if name.ends_with("wait_closed") => "close",
+            "UdpSocket.recv" | "UdpSocket.recv_from" => "socket read",
+            "UdpSocket.send" | "UdpSocket.send_to" | "send" => "socket write",
+            _ => "runtime operation",
+        }
+    }
+
+    #[cold]
+    fn already_awaited(operation: &Operation) -> Raised {
+        Exception::RuntimeError.raise(&format!("cannot reuse already awaited {}", operation.name))
     }
 
     fn weaklist(&self) -> Option<&WeakList> {
@@ -387,18 +340,18 @@ impl Coroutine for Operation {
 
 /// `__aenter__()`: returns the operation itself, so `async with` awaits it and binds its result.
 fn enter(this: This<'_, Operation>) -> Result<Ref, Raised> {
-    if this.scope.get() == Scope::None {
+    if this.state.scope.get() == Scope::None {
         let text = format!("{}() opens nothing that 'async with' could close: await it", this.name);
         return Err(Exception::TypeError.raise(&text));
     }
-    this.scope.set(Scope::Entered);
+    this.state.scope.set(Scope::Entered);
     this.track();
     Ok(this.object().to_owned())
 }
 
 /// `__aexit__(type, value, traceback)`: calls the result's `__aexit__`.
 fn leave(this: This<'_, Operation>, arguments: Arguments<'_>) -> Result<Ref, Raised> {
-    match this.result.take() {
+    match this.object.take() {
         Some(opened) => opened.call_method(&imports().__aexit__, arguments.rest(0)),
         None => Err(Exception::RuntimeError.raise(&format!("{}() has opened nothing", this.name))),
     }
@@ -438,7 +391,7 @@ the end of the block.";
 pub(crate) fn make_type(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
     let class = coroutine::class::<Operation>(c"wakeloop.Operation")
         .doc(DOC)
-        .weaklist(field!(Operation, weaklist))
+        .weaklist(field!(Operation, state.weaklist))
         .methods(&[
             Method::no_args(
                 c"__aenter__",
@@ -450,7 +403,7 @@ pub(crate) fn make_type(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
                 .coroutine(),
         ])
         .attributes(&[Attribute::read_only(c"_delay", |this: This<'_, Operation>| {
-            Some(f64::from(this.delay.get())).filter(|delay| !delay.is_nan())
+            Some(f64::from(this.state.delay)).filter(|delay| !delay.is_nan())
         })])
         .slots(&[TypeSlot::repr(|this: This<'_, Operation>| format!("<wakeloop operation {}>", this.name))])
         .build(py)?;
