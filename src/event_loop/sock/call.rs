@@ -9,7 +9,6 @@
 
 use std::cell::{Cell, RefCell};
 use std::io;
-use std::mem::offset_of;
 use std::os::fd::RawFd;
 use std::rc::Rc;
 
@@ -27,10 +26,11 @@ use super::exchange::Exchange;
 use super::file_transfer::{FileTransfer, Progress};
 use crate::capi::buffer::Buffer;
 use crate::capi::collector::Visitor;
-use crate::capi::coroutine::{self, AwaitState, Coroutine, Step, Wait, already_awaited};
+use crate::capi::coroutine::{self, Step, already_awaited};
 use crate::capi::error::{raise, raise_errno, take_unless_fatal};
 use crate::capi::inspect::integer;
-use crate::capi::native::{self, native_class};
+use crate::capi::native::native_class;
+use crate::capi::pending::{AsyncCall, Pending, Stage};
 use crate::capi::sockaddr::is_plain_socket;
 use crate::capi::{Borrowed, Fatal, Native, Raised, Ref, Slot, This};
 use crate::reactor::Readiness;
@@ -73,22 +73,18 @@ impl Action {
     }
 }
 
-/// An awaitable socket call.
+/// An awaitable socket call. The socket is its target.
+pub(crate) type SockCall = Pending<SockState>;
+
 #[derive(Debug)]
-#[repr(C)]
-pub(crate) struct SockCall {
-    name: &'static str,
+pub(crate) struct SockState {
     event_loop: LoopRef,
-    /// The socket; empty once the call is over.
-    socket: Slot,
-    waiter: Slot,
     fd: Cell<RawFd>,
-    awaited: AwaitState,
     action: RefCell<Action>,
 }
 
 // `make_type` builds the class. Only `create` makes instances.
-native_class!(unsafe SockCall, freelist 64, guard |it| it.event_loop.object().as_ptr());
+native_class!(unsafe SockCall, freelist 64, guard |it| it.state.event_loop.object().as_ptr());
 
 impl SockCall {
     pub(crate) fn create(
@@ -99,15 +95,9 @@ impl SockCall {
     ) -> Result<Ref, Raised> {
         let may_form_cycle =
             !is_plain_socket(socket.as_ptr()) || action.held().is_some_and(|it| !is_buffer(it));
-        let object = native::create(SockCall {
-            name,
-            event_loop: core.loop_ref(),
-            socket: Slot::new(Some(socket.to_owned())),
-            waiter: Slot::empty(),
-            fd: Cell::new(-1),
-            awaited: AwaitState::default(),
-            action: RefCell::new(action),
-        })?;
+        let state =
+            SockState { event_loop: core.loop_ref(), fd: Cell::new(-1), action: RefCell::new(action) };
+        let object = SockCall::make(name, Some(socket.to_owned()), None, state)?;
         if may_form_cycle && let Some(call) = SockCall::from_object(&object) {
             call.track();
         }
@@ -122,12 +112,12 @@ impl SockCall {
     }
 
     fn core(&self) -> &Core {
-        self.event_loop.core()
+        self.state.event_loop.core()
     }
 
     /// Replaces the action. Does nothing during an attempt; `attempt` then does it at its end.
     fn replace_action(&self, next: Action) {
-        let old = self.action.try_borrow_mut().map(|mut action| std::mem::replace(&mut *action, next));
+        let old = self.state.action.try_borrow_mut().map(|mut action| std::mem::replace(&mut *action, next));
         // The old action is dropped after the borrow has ended.
         drop(old);
     }
@@ -136,7 +126,7 @@ impl SockCall {
         // What transports have written in this step leaves first, as in asyncio.
         self.core().flush_all().map_err(|Fatal| Raised)?;
         let result = self.attempt_once();
-        if self.socket.is_empty() {
+        if self.target.is_empty() {
             // The attempt has run Python code, which has closed the call.
             self.replace_action(Action::Done);
         }
@@ -144,9 +134,9 @@ impl SockCall {
     }
 
     fn attempt_once(&self) -> Result<Attempt, Raised> {
-        let fd = self.fd.get();
+        let fd = self.state.fd.get();
         self.core().note_io();
-        match &*self.action.borrow() {
+        match &*self.state.action.borrow() {
             Action::Receive(size) => receive(self.core(), fd, *size),
             Action::ReceiveInto(target) => {
                 // An owned reference: to ask for the buffer may run Python code that closes this call.
@@ -178,9 +168,9 @@ impl SockCall {
                 }
                 sent.set(sent.get() + count as usize);
             },
-            Action::Accept => accept(&self.socket.get().ok_or(Raised)?, fd),
+            Action::Accept => accept(&self.target.get().ok_or(Raised)?, fd),
             Action::Exchange(exchange) => {
-                exchange.attempt(self.core(), fd, &self.socket.get().ok_or(Raised)?)
+                exchange.attempt(self.core(), fd, &self.target.get().ok_or(Raised)?)
             }
             Action::Connect { waited } if !waited.replace(true) => Ok(Attempt::Blocked(Direction::Write)),
             Action::Connect { .. } => connected(fd),
@@ -192,8 +182,8 @@ impl SockCall {
     /// Removes the future, or the call itself, from the waiters of the descriptor.
     #[inline(always)]
     fn end_wait(&self) {
-        if let Some(future) = self.waiter.take() {
-            let (core, fd) = (self.core(), self.fd.get());
+        if let Some(future) = self.future.take() {
+            let (core, fd) = (self.core(), self.state.fd.get());
             for direction in [Direction::Read, Direction::Write] {
                 watch::cancel_wait(core, fd, direction, future.as_ptr());
             }
@@ -205,7 +195,7 @@ impl SockCall {
 
     /// The transfer of a call that sends a file.
     fn transfer(&self) -> Option<Rc<FileTransfer>> {
-        match &*self.action.borrow() {
+        match &*self.state.action.borrow() {
             Action::SendFile(transfer) => Some(Rc::clone(transfer)),
             _ => None,
         }
@@ -214,7 +204,7 @@ impl SockCall {
 
 /// Sends more of a file. Returns `None` if there is more to send; the call then waits for the descriptor.
 fn send_file(this: This<'_, SockCall>, socket: &Ref, transfer: &FileTransfer) -> Result<Option<Ref>, Raised> {
-    let (core, fd) = (this.core(), this.fd.get());
+    let (core, fd) = (this.core(), this.state.fd.get());
     let progress = transfer.send_more(fd);
     if let Progress::Ended(outcome) = progress {
         return transfer.result(outcome).map(Some);
@@ -226,43 +216,17 @@ fn send_file(this: This<'_, SockCall>, socket: &Ref, transfer: &FileTransfer) ->
     Ok(None)
 }
 
-impl Coroutine for SockCall {
-    fn name(&self) -> &'static str {
-        self.name
-    }
-
-    const AWAITED: usize = offset_of!(SockCall, awaited);
-
-    fn awaited(&self) -> &AwaitState {
-        &self.awaited
-    }
-
-    fn waits_for(&self) -> Option<Ref> {
-        self.waiter.get()
-    }
-
-    fn wait(&self) -> Wait {
-        let kind = match &*self.action.borrow() {
-            Action::Receive(_) | Action::ReceiveInto(_) => "socket read",
-            Action::Exchange(exchange) => exchange.wait_kind(),
-            Action::Accept => "accept",
-            Action::Connect { .. } => "connect",
-            _ => "socket write",
-        };
-        Wait { kind, target: self.socket.get() }
-    }
-
-    fn is_over(&self) -> bool {
-        self.socket.is_empty()
-    }
-
+impl AsyncCall for SockState {
     /// Makes an attempt, and waits if it would block.
-    fn step(this: This<'_, SockCall>, _: Borrowed<'_>) -> Result<Step, Raised> {
-        let resumed = !this.waiter.is_empty();
+    #[inline(always)]
+    fn step(this: This<'_, SockCall>, _: Stage) -> Result<Option<Step>, Raised> {
+        let resumed = !this.future.is_empty();
         this.end_wait();
-        let transfer = match &*this.action.borrow() {
+        let transfer = match &*this.state.action.borrow() {
             // An attempt without the task has ended with this.
-            Action::Ended(result) => return result.take().map(Step::Done).ok_or(Raised),
+            Action::Ended(result) => {
+                return result.take().map(|result| Some(Step::Done(result))).ok_or(Raised);
+            }
             Action::Fail(exception) => {
                 return Err(raise(exception.take().ok_or(Raised)?));
             }
@@ -270,9 +234,9 @@ impl Coroutine for SockCall {
             Action::SendFile(transfer) => Some(Rc::clone(transfer)),
             _ => None,
         };
-        let socket = this.socket.get().ok_or_else(already_awaited)?;
-        if this.fd.get() < 0 {
-            this.fd.set(file_descriptor(&socket).or_else(|raised| {
+        let socket = this.target.get().ok_or_else(already_awaited)?;
+        if this.state.fd.get() < 0 {
+            this.state.fd.set(file_descriptor(&socket).or_else(|raised| {
                 if !is_plain_socket(socket.as_ptr()) || transfer.is_some() {
                     return Err(raised);
                 }
@@ -281,7 +245,7 @@ impl Coroutine for SockCall {
                 // arguments were checked, as in the socket's own methods.
                 Ok(RawFd::MAX)
             })?);
-        } else if resumed && file_descriptor(&socket)? != this.fd.get() {
+        } else if resumed && file_descriptor(&socket)? != this.state.fd.get() {
             // The socket was closed during the wait. Its number may belong to another connection by now.
             return Err(raise_errno(libc::EBADF));
         }
@@ -289,39 +253,44 @@ impl Coroutine for SockCall {
         let future = if let Some(transfer) = transfer {
             let future = new_future()?;
             if let Some(result) = send_file(this, &socket, &transfer)? {
-                return Ok(Step::Done(result));
+                return Ok(Some(Step::Done(result)));
             }
             future
         } else {
             let direction = loop {
                 match this.attempt()? {
-                    Attempt::Finished(result) => return Ok(Step::Done(result)),
+                    Attempt::Finished(result) => return Ok(Some(Step::Done(result))),
                     Attempt::Blocked(direction) => break direction,
                     Attempt::Again => {}
                 }
             };
             let future = new_future()?;
-            watch::wait(this.core(), this.fd.get(), direction, &socket, future.clone_ref())?;
+            watch::wait(this.core(), this.state.fd.get(), direction, &socket, future.clone_ref())?;
             future
         };
-        this.waiter.set(Some(future.clone_ref()));
-        this.awaited.begin_wait(this.core().polls.last_poll());
         // From now on there is a reference cycle: the future refers to the task, and the task to this call. A call that
         // ends at once needs no tracking, unless `create` has found an object in it that may be part of a cycle.
-        this.track();
-        Ok(Step::Wait(future))
+        Ok(Some(SockCall::wait_since(this, future, this.core().polls.last_poll())))
     }
 
-    /// Ends the call, and drops its references.
-    fn finish(&self) {
-        self.end_wait();
-        self.socket.clear();
-        self.replace_action(Action::Done);
+    #[inline(always)]
+    fn finish(call: &SockCall, _: Option<&Ref>) {
+        call.end_wait();
+        call.replace_action(Action::Done);
+    }
+
+    fn wait_kind(call: &SockCall) -> &'static str {
+        match &*call.state.action.borrow() {
+            Action::Receive(_) | Action::ReceiveInto(_) => "socket read",
+            Action::Exchange(exchange) => exchange.wait_kind(),
+            Action::Accept => "accept",
+            Action::Connect { .. } => "connect",
+            _ => "socket write",
+        }
     }
 
     fn visit(&self, visitor: &mut Visitor) {
         visitor.reference(self.event_loop.object());
-        visitor.slots([&self.socket, &self.waiter]);
         visitor.slots(self.action.borrow().held());
     }
 }
@@ -337,7 +306,7 @@ fn is_buffer(target: &Slot) -> bool {
 /// The descriptor is ready for a call that sends a file. Sends more, and wakes the task at the end of the file.
 pub(crate) fn resume(core: &Core, call: This<'_, SockCall>) -> Result<(), Fatal> {
     let (Some(future), Some(socket), Some(transfer)) =
-        (call.waiter.get(), call.socket.get(), call.transfer())
+        (call.future.get(), call.target.get(), call.transfer())
     else {
         return Ok(());
     };
@@ -347,7 +316,7 @@ pub(crate) fn resume(core: &Core, call: This<'_, SockCall>) -> Result<(), Fatal>
     }
     core.note_io();
     let sent = match file_descriptor(&socket) {
-        Ok(fd) if fd == call.fd.get() => send_file(call, &socket, &transfer),
+        Ok(fd) if fd == call.state.fd.get() => send_file(call, &socket, &transfer),
         Ok(_) => transfer.result(Err(io::Error::from_raw_os_error(libc::EBADF))).map(Some),
         Err(Raised) => transfer.lost(Some(take_unless_fatal()?)).map(Some),
     };
