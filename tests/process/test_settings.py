@@ -176,3 +176,22 @@ def test_more_workers_than_a_runtime_can_have_are_a_value_error_of_configure():
 def test_every_name_of_a_signal_that_a_process_can_handle_is_known(result_of):
     for each in set(signal.Signals) - {signal.SIGKILL, signal.SIGSTOP}:
         assert result_of("WAKELOOP_RECORD_SIGNAL", each.name.encode()) == str(int(each)), each
+
+
+def test_a_variable_counts_as_it_was_when_a_loop_was_last_made(loop_factory, monkeypatch):
+    monkeypatch.setenv("WAKELOOP_TLS", "sslobject")
+    first = loop_factory()
+    monkeypatch.setenv("WAKELOOP_TLS", "asyncio")
+    assert first.tls_engine == "sslobject"
+    second = loop_factory()
+    assert first.tls_engine == second.tls_engine == "asyncio"
+    first.close()
+    second.close()
+
+
+def test_before_the_first_loop_a_variable_counts_as_it_is():
+    code = "from wakeloop import _tls; print(_tls.engine())"
+    assert python(code, WAKELOOP_TLS="asyncio") == (0, "asyncio\n", "")
+    # The import has not told this one.
+    result, out, err = python(code, WAKELOOP_TLS="foo")
+    assert (result, out) == (1, "") and "ValueError: WAKELOOP_TLS is 'foo'" in err
