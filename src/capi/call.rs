@@ -17,6 +17,7 @@ use pyo3::ffi;
 use super::arguments::Arguments;
 use super::error::{Fatal, Raised};
 use super::exceptions::raise_message;
+use super::fallible::interned;
 use super::imports::{Keywords, imports};
 use super::inspect::status;
 use super::object::{Borrowed, Ref};
@@ -315,6 +316,23 @@ impl Ref {
 #[inline(always)]
 pub(crate) fn in_context<T>(context: &Ref, body: impl FnOnce() -> Result<T, Raised>) -> Result<T, Raised> {
     if enter(context) { leave(context, body()) } else { Err(Raised) }
+}
+
+/// Runs a callback by the `run` of an object that is no context, after it could not be entered: asyncio asks a context for
+/// nothing else. Returns nothing, and leaves the error as it is, if that was about something else.
+#[cold]
+pub(crate) fn run_in_other(
+    context: &Ref,
+    callback: &Ref,
+    arguments: &[Borrowed<'_>],
+) -> Option<Result<(), Raised>> {
+    // SAFETY: a live object.
+    if context.is_none() || unsafe { ffi::PyContext_CheckExact(context.as_ptr()) } != 0 {
+        return None;
+    }
+    drop(super::error::take_exception());
+    let all: Vec<_> = std::iter::once(callback.borrow()).chain(arguments.iter().copied()).collect();
+    Some(interned("run").and_then(|run| context.getattr(&run)).and_then(|run| run.call(&all)).map(drop))
 }
 
 /// As [`in_context`], for the one context that a native object runs all its callbacks in. A callback that causes

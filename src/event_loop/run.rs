@@ -7,7 +7,7 @@ use super::entries::into_handle;
 use super::handle::layout::HandleRef;
 use super::handle::run::run_foreign;
 use super::{recording, slow};
-use crate::capi::call::{call0, in_context};
+use crate::capi::call::{call0, in_context, run_in_other};
 use crate::capi::error::{raise, take_unless_fatal, undisturbed, unless_raised};
 use crate::capi::future::is_done;
 use crate::capi::imports::imports;
@@ -108,7 +108,14 @@ fn run_plain(core: &Core, entry: Entry, batch: &mut Batch) -> Result<(), Fatal> 
                     }
                     noted
                 }
-                Err(raised) => core.report_call(callback, argument, context, raised),
+                Err(raised) => {
+                    let given = argument.as_ref().map(Ref::borrow);
+                    match run_in_other(&context, &callback, given.as_slice()) {
+                        Some(Ok(())) => after(&callback).map_err(|Raised| Fatal),
+                        Some(Err(raised)) => core.report_call(callback, argument, context, raised),
+                        None => core.report_call(callback, argument, context, raised),
+                    }
+                }
             }
         }
         Entry::Handle(handle) => handle.run(after).or_else(|raised| core.report_handle(&handle, raised)),

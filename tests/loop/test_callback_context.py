@@ -304,3 +304,51 @@ def test_a_context_argument_that_is_not_a_context_is_a_type_error(loop):
     loop.call_soon(print, context=object())
     run(loop)
     assert len(errors) == 1
+
+
+class Recording:
+    """Runs callbacks as a context does, without being one."""
+
+    def __init__(self):
+        self.ran = []
+
+    def run(self, callback, *arguments):
+        self.ran.append((callback, arguments))
+        return callback(*arguments)
+
+
+@pytest.mark.parametrize("count", [0, 1, 3, 5])
+@pytest.mark.parametrize("method", ["call_soon", "call_soon_threadsafe", "call_later", "call_at"])
+def test_a_callback_runs_by_the_run_of_an_object_in_place_of_a_context(loop, method, count):
+    context, seen = Recording(), []
+    arguments = tuple(range(count))
+
+    def callback(*given):
+        seen.append(given)
+        loop.call_soon(loop.stop)
+
+    leading = {"call_later": (0,), "call_at": (loop.time(),)}.get(method, ())
+    getattr(loop, method)(*leading, callback, *arguments, context=context)
+    loop.run_forever()
+    assert seen == [arguments] and context.ran == [(callback, arguments)]
+
+
+def test_a_task_steps_by_the_run_of_an_object_in_place_of_a_context(loop):
+    async def main():
+        await asyncio.sleep(0)
+        return 5
+
+    context = Recording()
+    assert loop.run_until_complete(loop.create_task(main(), context=context)) == 5
+    assert len(context.ran) == 2
+
+
+@pytest.mark.parametrize("context", [3, "text", object()])
+def test_an_object_without_run_in_place_of_a_context_is_reported(loop, context):
+    reported = []
+    loop.set_exception_handler(lambda loop, context: reported.append(context["exception"]))
+    loop.call_soon(print, context=context)
+    loop.call_soon(loop.stop)
+    loop.run_forever()
+    (error,) = reported
+    assert type(error) is AttributeError and "has no attribute 'run'" in str(error)

@@ -11,11 +11,11 @@ use pyo3::ffi;
 use super::super::unraisable::unraisable;
 use super::layout::{Handle, HandleRef, INLINE, Kind};
 use super::run_lock::RunLock;
-use crate::capi::call::{call_tuple, vectorcall};
+use crate::capi::call::{call_tuple, run_in_other, vectorcall};
 use crate::capi::error::undisturbed;
 use crate::capi::imports::imports;
 use crate::capi::recycle::context::enter_for_callback;
-use crate::capi::{Fatal, Raised, Ref, Slot};
+use crate::capi::{Borrowed, Fatal, Raised, Ref, Slot};
 use crate::compat::patches;
 
 /// The arguments of a vectorcall, after the slot that the callee may overwrite.
@@ -174,7 +174,10 @@ impl HandleRef {
 
 #[inline(always)]
 fn invoke(callback: &Ref, context: Ref, stack: &mut Stack, tupled: bool) -> Result<(), (Raised, Ref)> {
-    let entered = enter_for_callback(context)?;
+    let entered = match enter_for_callback(context) {
+        Ok(entered) => entered,
+        Err((raised, context)) => return invoke_elsewhere(callback, context, raised, stack, tupled),
+    };
     let result = match &stack.arguments[0] {
         // SAFETY: if `tupled` is set, the first argument is a tuple.
         Some(tuple) if tupled => unsafe { call_tuple(callback, tuple.as_ptr(), null_mut()) },
@@ -189,6 +192,27 @@ fn invoke(callback: &Ref, context: Ref, stack: &mut Stack, tupled: bool) -> Resu
         }
     };
     entered.leave(result.map(drop))
+}
+
+/// Runs the callback in a context that cannot be entered. An object that is no `contextvars.Context` has a `run` of its
+/// own, which asyncio calls.
+#[cold]
+fn invoke_elsewhere(
+    callback: &Ref,
+    context: Ref,
+    raised: Raised,
+    stack: &Stack,
+    tupled: bool,
+) -> Result<(), (Raised, Ref)> {
+    let tuple = stack.arguments[0].as_ref().filter(|_| tupled);
+    let arguments: Vec<Borrowed<'_>> = match tuple.and_then(Ref::tuple_items) {
+        Some(items) => items.to_vec(),
+        None => stack.arguments.iter().flatten().map(Ref::borrow).collect(),
+    };
+    match run_in_other(&context, callback, &arguments) {
+        Some(result) => result.map_err(|raised| (raised, context)),
+        None => Err((raised, context)),
+    }
 }
 
 /// Runs a handle that is not native, such as an `asyncio.Handle` from inherited code or another library.
