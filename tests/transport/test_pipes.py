@@ -227,3 +227,19 @@ def test_files_that_are_no_pipes_are_refused(run, tmp_path, direction):
         os.close(Directory.fd)
 
     run(main())
+
+
+def test_the_repr_of_a_lost_pipe_says_closed_twice(run):
+    """Once for the transport, and once in the place of what it polls for."""
+
+    async def main():
+        reading, _, writing, wrote = await ends()
+        numbers = [transport.get_extra_info("pipe").fileno() for transport in (reading, writing)]
+        reading.close()
+        writing.close()
+        await wrote.lost
+        await asyncio.sleep(0)
+        for transport, number in zip((reading, writing), numbers):
+            assert repr(transport).partition(" ")[2] == f"closed fd={number} closed>"
+
+    run(main())

@@ -87,7 +87,7 @@ fn repr<T: TransportKind>(this: This<'_, T>) -> String {
     let name = T::NAME.to_string_lossy();
     let mut text = format!("<wakeloop.{}", name.rsplit('.').next().unwrap_or(&name));
     if this.is_released() {
-        text.push_str(&format!(" closed fd={}", descriptor(base.token.get())));
+        text.push_str(&format!(" closed fd={}{}", descriptor(base.token.get()), T::CLOSED));
     } else if base.life.is_closing() {
         text.push_str(" closing");
     }

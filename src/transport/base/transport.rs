@@ -93,6 +93,8 @@ pub(crate) trait TransportFields: Dealloc {
 pub(crate) trait TransportKind: TransportFields + Traverse + Source {
     /// The name of the class in Python, with its module.
     const NAME: &'static CStr;
+    /// What the repr of a closed transport ends with.
+    const CLOSED: &str = "";
     /// The asyncio class whose patches it follows.
     const REPLACES: Replaced;
     /// The names of its base classes in `asyncio.transports`.

@@ -53,6 +53,7 @@ native_transport!(ReadPipe, base, protocol, |it| [it.fd_holder.slot()]);
 
 impl TransportKind for ReadPipe {
     const NAME: &'static CStr = c"wakeloop._core.ReadPipeTransport";
+    const CLOSED: &str = " closed";
     const REPLACES: Replaced = Replaced::ReadPipe;
     const BASES: &'static [&'static str] = &["ReadTransport"];
     const DESCRIPTOR: &'static CStr = c"_fileno";

@@ -59,6 +59,7 @@ native_transport!(WritePipe, base, protocol, |it| [it.fd_holder.slot()]);
 
 impl TransportKind for WritePipe {
     const NAME: &'static CStr = c"wakeloop._core.WritePipeTransport";
+    const CLOSED: &str = " closed";
     const REPLACES: Replaced = Replaced::WritePipe;
     const MAX_SIZE: Option<i64> = None;
     const BASES: &'static [&'static str] = &["_FlowControlMixin", "WriteTransport"];
