@@ -79,6 +79,8 @@ class TextFile:
         # What is written goes on to the file at once, which keeps it.
         wrapped: Any = self._buffer
         self._io = io.TextIOWrapper(wrapped, encoding, errors, newline, line_buffering, write_through=True)
+        # Its repr is in the warning of a file that nobody has closed.
+        self._io.mode = mode  # type: ignore[misc]
         self._write_through = False
         # A read of a stream gives what there is, and must not wait for more.
         self._is_stream = is_stream

@@ -152,5 +152,13 @@ class TextBuffer:
     def flush(self) -> None:
         self.flushes = True
 
+    @property
+    def name(self) -> object:
+        return self._file.name
+
+    def _dealloc_warn(self, source: object) -> None:
+        """Warns of a wrapper that is freed before the file was closed."""
+        self._file._dealloc_warn(source)
+
     def close(self) -> None:
         """The wrapper closes its buffer when it is freed. The file looks after itself."""

@@ -9,7 +9,7 @@ use pyo3::types::PyType;
 use super::error::{Raised, raise, take_exception};
 use super::exceptions::Exception;
 use super::fallible::Fallible;
-use super::imports::imports;
+use super::imports::{defined_class, imports};
 use super::inspect::{boolean, is_immutable};
 use super::object::Ref;
 use super::once::Once;
@@ -29,7 +29,7 @@ static CLASS: Once<FutureClass> = Once::new();
 
 /// Looks the class up. Called once, by the module's initialisation.
 pub(crate) fn load(py: Python<'_>) -> PyResult<()> {
-    let class = py.import(Fallible("asyncio"))?.getattr(Fallible("Future"))?;
+    let class = defined_class(py, "_asyncio", "Future")?;
     let found = |name| class.getattr(Fallible(name)).map(Ref::from);
     let loaded = FutureClass {
         set_result: found("set_result")?,

@@ -21,6 +21,7 @@ macro_rules! table {
             $(pub(crate) $name: Ref,)*
             $(pub(crate) $object: Ref,)*
             $(pub(crate) $class: Ref,)*
+            pub(crate) selector_event_loop: Ref,
             /// `socket.socket`, as `socket.py` defines it.
             pub(crate) socket: Ref,
             pub(crate) runtime_panic: Ref,
@@ -46,6 +47,7 @@ macro_rules! table {
                     $($name: fallible::interned(stringify!($name))?,)*
                     $($object: py.import(Fallible($module))?.getattr(Fallible($path))?.into(),)*
                     $($class: defined_class(py, $home, $of)?.into(),)*
+                    selector_event_loop: selector_event_loop(py)?.into(),
                     socket: defined_class(py, "socket", "socket")?.into(),
                     runtime_panic: runtime_panic.into(),
                     future_keywords: Keywords::new(["loop"])?,
@@ -68,25 +70,27 @@ table! {
         remove_done_callback, result, resume_reading, resume_writing, send, sendto, set, set_result, throw, time, wait,
     }
     objects {
-        future = "asyncio"."Future",
-        task = "asyncio"."Task",
         get_running_loop = "asyncio"."get_running_loop",
         _get_running_loop = "asyncio"."_get_running_loop",
-        incomplete_read = "asyncio"."IncompleteReadError",
-        limit_overrun = "asyncio"."LimitOverrunError",
-        file_io = "io"."FileIO",
         fileobj_to_fd = "selectors"."_fileobj_to_fd",
-        io_base = "io"."IOBase",
-        unsupported_operation = "io"."UnsupportedOperation",
-        selector_event_loop = "asyncio"."SelectorEventLoop",
-        gaierror = "socket"."gaierror",
     }
     classes {
         buffered_protocol = "asyncio.protocols"."BufferedProtocol",
+        buffered_random = "_io"."BufferedRandom",
+        buffered_reader = "_io"."BufferedReader",
+        buffered_writer = "_io"."BufferedWriter",
+        file_io = "_io"."FileIO",
+        future = "_asyncio"."Future",
+        gaierror = "socket"."gaierror",
         handle_class = "asyncio.events"."Handle",
+        incomplete_read = "asyncio.exceptions"."IncompleteReadError",
+        io_base = "io"."IOBase",
+        limit_overrun = "asyncio.exceptions"."LimitOverrunError",
         server_class = "asyncio.base_events"."Server",
+        task = "_asyncio"."Task",
         timer_handle_class = "asyncio.events"."TimerHandle",
         transport_socket = "asyncio.trsock"."TransportSocket",
+        unsupported_operation = "io"."UnsupportedOperation",
     }
 }
 
@@ -123,6 +127,15 @@ pub(crate) fn defined_class<'py>(py: Python<'py>, module: &str, name: &str) -> P
         classes.extend(subclasses.call1((class,))?.try_iter()?.collect::<PyResult<Vec<_>>>()?);
     }
     Ok(found)
+}
+
+/// `asyncio.SelectorEventLoop`, if the program has not put a function there.
+fn selector_event_loop(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
+    let found = py.import(Fallible("asyncio"))?.getattr(Fallible("SelectorEventLoop"))?;
+    if found.is_instance_of::<PyType>() {
+        return Ok(found);
+    }
+    defined_class(py, "asyncio.unix_events", "_UnixSelectorEventLoop")
 }
 
 fn is_definition(object: &Bound<'_, PyAny>, module: &str, name: &str) -> bool {

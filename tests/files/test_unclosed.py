@@ -1,6 +1,9 @@
 """Files of `wakeloop.open` that nobody closes, on pipes that have no room for what was kept: as those of io."""
 
+import gc
+import os
 import textwrap
+import warnings
 
 import pytest
 
@@ -107,3 +110,37 @@ def test_a_file_on_a_pipe_that_nobody_closes_ends_as_one_of_io(name):
     expected, found = outcomes
     assert (expected.code, found.code) == (0, 0), outcomes
     assert found.out == expected.out, outcomes
+
+
+@pytest.mark.parametrize("buffering", [-1, 0, 1])
+@pytest.mark.parametrize("mode", ["r", "w", "a", "r+", "w+", "rb", "wb", "ab", "rb+", "wb+"])
+def test_a_file_that_nobody_closes_is_named_in_the_warning_as_one_of_io(run, tmp_path, mode, buffering):
+    if buffering == 0 and "b" not in mode or buffering == 1 and "b" in mode:
+        pytest.skip("io has no such file")
+    (tmp_path / "file").write_bytes(b"text")
+    options = {} if "b" in mode else {"encoding": "latin-1"}
+
+    def warned(opened):
+        with warnings.catch_warnings(record=True) as found:
+            warnings.simplefilter("always")
+            del opened[0]
+            gc.collect()
+        return [(each.category, str(each.message)) for each in found]
+
+    async def main():
+        theirs = [open(tmp_path / "file", mode, buffering, **options)]
+        said = warned(theirs)
+        ours = [await wakeloop.open(tmp_path / "file", mode, buffering, **options)]
+        assert warned(ours) == said and len(said) == 1
+        ours = [await wakeloop.open(tmp_path / "file", mode, buffering, **options)]
+        descriptor = ours[0].fileno()
+        warned(ours)
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(descriptor)
+        async with wakeloop.open(tmp_path / "file", mode, buffering, **options) as file:
+            pass
+        closed = [file]
+        del file
+        assert warned(closed) == []
+
+    run(main())

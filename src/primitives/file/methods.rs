@@ -340,6 +340,11 @@ pub(super) const METHODS: &[Method<File>] = &[
         },
         c"_read_now(size)\n\nRead within the turn that _turn() has taken, or return None if that would have to wait.",
     ),
+    Method::one_arg(
+        c"_dealloc_warn",
+        |file: This<'_, File>, source: Borrowed<'_>| file.warn_unclosed(source),
+        c"Issue a ResourceWarning about source, if the file is not closed.",
+    ),
     Method::no_args(
         c"__aenter__",
         |file: This<'_, File>| FileCall::create(file, "File.__aenter__", Action::Enter),

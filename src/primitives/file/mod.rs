@@ -32,13 +32,13 @@ use pyo3::prelude::*;
 use crate::bridge::budget;
 use crate::bridge::io_error::raise_io;
 use crate::capi::class::add_methods;
-use crate::capi::fallible::string;
+use crate::capi::fallible::{interned, string};
 use crate::capi::imports::imports;
 use crate::capi::inspect::integer;
 use crate::capi::native::native_class;
-use crate::capi::raised::{check_signals, ignored_while_finalizing, undisturbed};
+use crate::capi::raised::{check_signals, ignored_while_finalizing, undisturbed, unless_raised};
 use crate::capi::threads::released;
-use crate::capi::{Exception, Fallible, Raised, Ref, Slot};
+use crate::capi::{Borrowed, Exception, Fallible, Raised, Ref, Slot};
 use crate::fork::Owner;
 
 use buffered::Buffered;
@@ -55,6 +55,8 @@ pub(super) struct Shared {
     turn: Turn,
     /// `close` has had its turn. Relaxed: the turn orders the operations.
     closed: AtomicBool,
+    /// A ResourceWarning about the file was issued. Relaxed: written by the thread that frees the file.
+    warned: AtomicBool,
     /// The process that uses the file.
     owner: Owner,
 }
@@ -142,18 +144,49 @@ impl Drop for File {
             drop(self.hold(None));
         }
         let Some(shared) = Arc::get_mut(&mut self.shared) else { return };
+        let (is_unclosed, warned) = (!*shared.closed.get_mut(), *shared.warned.get_mut());
         undisturbed(|| {
-            let Err(error) = shared.finish(|| check_signals().is_ok()) else { return };
-            match error.kind() {
-                // The handler of the signal has raised.
-                io::ErrorKind::Interrupted => {}
-                io::ErrorKind::WouldBlock => drop(would_block()),
-                _ => drop(raise_io(&error)),
-            }
-            if let Some(raw) = self.raw.get() {
-                ignored_while_finalizing(&raw);
+            if let Err(error) = shared.finish(|| check_signals().is_ok()) {
+                match error.kind() {
+                    // The handler of the signal has raised.
+                    io::ErrorKind::Interrupted => {}
+                    io::ErrorKind::WouldBlock => drop(would_block()),
+                    _ => drop(raise_io(&error)),
+                }
+                if let Some(raw) = self.raw.get() {
+                    ignored_while_finalizing(&raw);
+                }
             }
         });
+        if is_unclosed {
+            undisturbed(|| unless_raised(self.close_raw(warned)));
+        }
+    }
+}
+
+impl File {
+    /// Closes the descriptor of a file that nobody has closed. If there was no ResourceWarning, the buffered file of io
+    /// that this one is like issues it: it is made for that, and freed unclosed.
+    fn close_raw(&self, warned: bool) -> Result<(), Raised> {
+        let Some(raw) = self.raw.get() else { return Ok(()) };
+        if warned {
+            return raw.getattr(&interned("close")?)?.call(&[]).map(drop);
+        }
+        let class = match (self.readable, self.writable) {
+            // The io.FileIO warns itself.
+            _ if self.capacity == 0 => return Ok(()),
+            (true, true) => &imports().buffered_random,
+            (true, false) => &imports().buffered_reader,
+            _ => &imports().buffered_writer,
+        };
+        class.call(&[raw.borrow()]).map(drop)
+    }
+
+    /// `_dealloc_warn(source)`, as the files of io have it.
+    fn warn_unclosed(&self, source: Borrowed<'_>) -> Result<(), Raised> {
+        let Some(raw) = self.raw.get().filter(|_| !self.shared.is_closed()) else { return Ok(()) };
+        self.shared.warned.store(true, Ordering::Relaxed);
+        raw.getattr(&interned("_dealloc_warn")?)?.call(&[source]).map(drop)
     }
 }
 
@@ -255,6 +288,7 @@ fn _open_file(py: Python<'_>, raw: Bound<'_, PyAny>, regular: bool, capacity: us
         regular,
         state: Mutex::new(Buffered::new(fd, regular, capacity)),
         turn: Turn::default(),
+        warned: AtomicBool::new(false),
         closed: AtomicBool::new(false),
         owner: Owner::this_process(),
     };
