@@ -12,30 +12,26 @@ import os
 from typing import Any
 
 from . import _compat
-from ._inherited import base_events, unix_events
+from ._inherited import base_events, events, unix_events
 from ._state import LoopState
 
-# asyncio's own child watchers. Until 3.13 they are public and belong to the policy, from 3.14 on they are private and
-# belong to the loop.
-_PIDFD: Any = getattr(unix_events, "PidfdChildWatcher", None) or getattr(unix_events, "_PidfdChildWatcher", None)
-_THREADED: Any = getattr(unix_events, "ThreadedChildWatcher", None) or getattr(unix_events, "_ThreadedChildWatcher")
-#: The default child watcher: until 3.11 it has a thread per child.
-_DEFAULT: Any = _THREADED if _compat.WATCHES_CHILDREN_IN_THREADS else _PIDFD
 _REAPED_ELSEWHERE = (
     "Unknown child process pid %d, will report returncode 255"
-    if _DEFAULT is _THREADED
+    if _compat.DefaultChildWatcher is _compat.ThreadedChildWatcher
     else "child process pid %d exit status already read:  will report returncode 255"
 )
 
 
 def are_ours(loop: LoopState) -> bool:
     """Whether this loop watches its children itself. False if the program has chosen a child watcher."""
+    if not _compat.watches_children():
+        return False
     if hasattr(loop, "_watcher"):
-        return type(loop._watcher) is _DEFAULT
-    policy: Any = asyncio.get_event_loop_policy()
+        return type(loop._watcher) is _compat.DefaultChildWatcher
+    policy: Any = events.get_event_loop_policy()
     getter = type(policy).get_child_watcher
     if getter is unix_events._UnixDefaultEventLoopPolicy.get_child_watcher:
-        return policy._watcher is None or type(policy._watcher) is _DEFAULT
+        return policy._watcher is None or type(policy._watcher) is _compat.DefaultChildWatcher
     # A policy without a child watcher leaves the choice to the loop.
     return getter is getattr(asyncio.AbstractEventLoopPolicy, "get_child_watcher")
 
@@ -67,7 +63,7 @@ def watch(loop: LoopState, pid: int, transport: Any) -> None:
         if pidfd >= 0:
             os.close(pidfd)
         if loop._child_threads is None:
-            loop._child_threads = _THREADED()
+            loop._child_threads = _compat.ThreadedChildWatcher()
         loop._child_threads.add_child_handler(pid, loop._child_watcher_callback, transport)
         return
     loop._pidfds.add(pidfd)
@@ -107,4 +103,5 @@ def _reap(pid: int, pidfd: int) -> int:
         raise
     except (AttributeError, OSError):
         pass  # Linux 5.3 has pidfds that cannot be waited for
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    code: int = unix_events.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    return code

@@ -12,7 +12,8 @@ from ._inherited import base_events
 if TYPE_CHECKING:
     Transports = weakref.WeakSet[asyncio.BaseTransport]
 else:
-    Transports = weakref.WeakSet
+    # The program may have put a function under that name before the import.
+    Transports = _core.defined_class("_weakrefset", "WeakSet")
 
 
 class Clients(_core.ClientCount, Transports):
@@ -51,6 +52,6 @@ def count_clients(loop: _core.EventLoop, server: Any) -> None:
     if type(server) is not base_events.Server:
         return
     before = getattr(server, "_clients", None)
-    if type(before) is weakref.WeakSet and not before:
+    if type(before) is Transports and not before:
         server._clients = clients = Clients()
         clients.loop = loop

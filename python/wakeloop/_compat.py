@@ -156,8 +156,19 @@ looks_up_names = _core.unpatched(
 
 runs_in_executor = _core.unpatched((SelectorEventLoop, "run_in_executor"))
 
-#: Until 3.11, asyncio waits for each child in a thread by default.
-WATCHES_CHILDREN_IN_THREADS = sys.version_info < (3, 12)
+# asyncio's child watchers. Until 3.13 they are public and belong to the policy, from 3.14 on they are private and belong
+# to the loop.
+_watcher_prefix = "" if sys.version_info < (3, 14) else "_"
+PidfdChildWatcher: Any = _core.defined_class("asyncio.unix_events", f"{_watcher_prefix}PidfdChildWatcher")
+ThreadedChildWatcher: Any = _core.defined_class("asyncio.unix_events", f"{_watcher_prefix}ThreadedChildWatcher")
+#: The default one. Until 3.11, asyncio waits for each child in a thread.
+DefaultChildWatcher: Any = ThreadedChildWatcher if sys.version_info < (3, 12) else PidfdChildWatcher
+
+#: May our loop watch its children itself, unless the program has chosen a child watcher?
+watches_children = _core.unpatched(
+    *_class_under(unix_events, DefaultChildWatcher.__name__, _functions(DefaultChildWatcher)),
+    *((events, name) for name in ("get_child_watcher", "get_event_loop_policy") if hasattr(events, name)),
+)
 
 #: May our loop call sendfile(2) without the os module? False where the system has none.
 sends_files: Callable[[], bool] = (

@@ -37,12 +37,17 @@ trsock: Any = asyncio.trsock
 unix_events: Any = asyncio.unix_events
 
 # The classes as asyncio defines them: the program may have put something else under these names before the import.
+AbstractEventLoop: Any = _core.defined_class("asyncio.events", "AbstractEventLoop")
 BaseEventLoop: Any = _core.defined_class("asyncio.base_events", "BaseEventLoop")
+BaseTransport: Any = _core.defined_class("asyncio.transports", "BaseTransport")
 Handle: Any = _core.defined_class("asyncio.events", "Handle")
 SelectorSocketTransport: Any = _core.defined_class("asyncio.selector_events", "_SelectorSocketTransport")
 TimerHandle: Any = _core.defined_class("asyncio.events", "TimerHandle")
 
 if TYPE_CHECKING:
+    StreamReader = asyncio.StreamReader
+    StreamReaderProtocol = asyncio.StreamReaderProtocol
+    StreamWriter = asyncio.StreamWriter
 
     class SelectorEventLoop(asyncio.SelectorEventLoop):
         _current_handle: Any
@@ -96,5 +101,15 @@ if TYPE_CHECKING:
         def _on_shutdown_complete(self, shutdown_exc: Exception | None) -> None: ...
 
 else:
+    StreamReader = _core.defined_class("asyncio.streams", "StreamReader")
+    StreamReaderProtocol = _core.defined_class("asyncio.streams", "StreamReaderProtocol")
+    StreamWriter = _core.defined_class("asyncio.streams", "StreamWriter")
     SelectorEventLoop = asyncio.SelectorEventLoop
+    if not isinstance(SelectorEventLoop, type):
+        SelectorEventLoop = _core.defined_class("asyncio.unix_events", "_UnixSelectorEventLoop")
     SSLProtocol = _core.defined_class("asyncio.sslproto", "SSLProtocol")
+
+
+def is_task(value: Any) -> bool:
+    """Whether it is a task of any class: programs put other classes under the name of asyncio's."""
+    return asyncio.isfuture(value) and hasattr(value, "get_coro")

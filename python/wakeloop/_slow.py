@@ -12,7 +12,7 @@ import time
 import types
 from typing import Any
 
-from ._inherited import Handle, base_events, format_helpers
+from ._inherited import BaseTransport, Handle, base_events, format_helpers, is_task
 from ._state import LoopState
 
 logger = logging.getLogger("wakeloop")
@@ -32,9 +32,9 @@ def slow_turn(loop: LoopState, seconds: float, work: Any, unreported: int) -> No
     chain = ""
     if work is None:
         what = SEVERAL
-    elif isinstance(task, asyncio.Task):
+    elif is_task(task):
         what, chain = _plain(task), _await_chain(task)
-    elif isinstance(work, asyncio.BaseTransport) and hasattr(work, "get_protocol"):
+    elif isinstance(work, BaseTransport) and hasattr(work, "get_protocol"):
         protocol = work.get_protocol()
         # Over TLS, the protocol of the transport wraps that of the program.
         what = f"{_plain(getattr(protocol, '_app_protocol', protocol))} of {_plain(work)}"
@@ -58,9 +58,9 @@ def keep_slow(loop: LoopState, nanos: int, work: Any, slow: bool) -> None:
     task = getattr(work, "__self__", None)
     if work is None:
         name = SEVERAL
-    elif isinstance(task, asyncio.Task):
+    elif is_task(task):
         name = f"{task.get_name()} {_qualified(task.get_coro())}"
-    elif isinstance(work, asyncio.BaseTransport) and hasattr(work, "get_protocol"):
+    elif isinstance(work, BaseTransport) and hasattr(work, "get_protocol"):
         protocol = work.get_protocol()
         name = f"{_qualified(getattr(protocol, '_app_protocol', protocol))} of {_qualified(work)}"
     else:

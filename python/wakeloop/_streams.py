@@ -14,7 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 from . import _core
 from ._compat import names_within
-from ._inherited import streams
+from ._inherited import (
+    StreamReader as InheritedReader,
+    StreamReaderProtocol as InheritedProtocol,
+    StreamWriter as InheritedWriter,
+    streams,
+)
 
 # The names that the methods refer to that native code replaces. A method that refers to other names does something
 # else, and native code does not replace it.
@@ -60,19 +65,19 @@ _PROTOCOL = [
 ]
 
 
-class StreamReader(_core.StreamReader, asyncio.StreamReader):
+class StreamReader(_core.StreamReader, InheritedReader):
     """asyncio.StreamReader, with the methods that run per message in native code."""
 
     __module__ = "wakeloop"
 
 
-class StreamWriter(_core.StreamWriter, asyncio.StreamWriter):
+class StreamWriter(_core.StreamWriter, InheritedWriter):
     """asyncio.StreamWriter, with the methods that run per message in native code."""
 
     __module__ = "wakeloop"
 
 
-class StreamReaderProtocol(asyncio.StreamReaderProtocol):
+class StreamReaderProtocol(InheritedProtocol):
     """The protocol between a StreamReader and its transport."""
 
     __module__ = "wakeloop"

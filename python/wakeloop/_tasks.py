@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from . import _core
+from ._inherited import AbstractEventLoop
 
 if TYPE_CHECKING:
     from .waits import TaskInfo
@@ -42,6 +43,6 @@ def track_waits(on: bool = True, *, loop: asyncio.AbstractEventLoop | None = Non
 def _given(loop: asyncio.AbstractEventLoop | None) -> asyncio.AbstractEventLoop:
     if loop is None:
         return asyncio.get_running_loop()
-    if not isinstance(loop, asyncio.AbstractEventLoop):
+    if not isinstance(loop, AbstractEventLoop):
         raise TypeError(f"an event loop was expected, not {type(loop).__qualname__}")
     return loop

@@ -12,7 +12,7 @@ import functools
 from typing import Any
 
 from . import _compat, _core, _settings
-from ._inherited import SSLProtocol as InheritedProtocol, sslproto
+from ._inherited import SSLProtocol as InheritedProtocol, StreamReaderProtocol, sslproto
 
 try:
     import ssl
@@ -214,7 +214,7 @@ async def upgrade(
 
 def keep_read_ahead(protocol: Any, ssl_protocol: Any) -> None:
     """Passes to TLS the bytes that a stream reader holds when TLS begins: they are TLS data of the peer."""
-    if not isinstance(protocol, asyncio.StreamReaderProtocol):
+    if not isinstance(protocol, StreamReaderProtocol):
         return
     reader: Any = getattr(protocol, "_stream_reader", None)
     if reader is not None and reader._buffer:

@@ -39,7 +39,7 @@ from . import (
     _tls,
     _watchdog,
 )
-from ._inherited import BaseEventLoop, base_events, constants, events, selector_events
+from ._inherited import BaseEventLoop, BaseTransport, base_events, constants, events, selector_events
 from ._selector import SelectorFacade
 from ._state import LoopState
 from ._wakeup import Loan
@@ -314,7 +314,7 @@ class EventLoop(LoopState):
         transport = self._source_of(number) if 0 <= number < 1 << 31 else None
         if transport is None:
             transport = self._transports.get(number)
-        if isinstance(transport, asyncio.BaseTransport) and not transport.is_closing():
+        if isinstance(transport, BaseTransport) and not transport.is_closing():
             raise RuntimeError(f"File descriptor {fd!r} is used by transport {transport!r}")
 
     # -- transports ------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Literal, TypeAlias
 
 from . import _core
-from ._inherited import futures
+from ._inherited import StreamReader, StreamWriter, futures, is_task
 
 __all__ = ("Kind", "State", "TaskFrame", "TaskInfo")
 
@@ -512,7 +512,7 @@ _COMPOSED = {
 
 
 def _future_wait(future: Any) -> _Wait:
-    if isinstance(future, asyncio.Task):
+    if is_task(future):
         return _Wait("task", f"task {future.get_name()!r}", future)
     if isinstance(children := getattr(future, "_children", None), list):
         done = sum(child.done() for child in children)
@@ -547,7 +547,7 @@ def _native_wait(link: _Link) -> _Wait:
     name: str = link.awaitable.__qualname__
     last = name.rpartition(".")[2]
     kind, target = link.awaitable._wait
-    if _has_class(target, asyncio.StreamReader, asyncio.StreamWriter):
+    if _has_class(target, StreamReader, StreamWriter):
         return _on_transport("write" if kind == "socket write" else "read", name, target)
     if kind == "timer":
         delay = link.awaitable._delay
