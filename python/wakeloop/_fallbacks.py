@@ -24,11 +24,14 @@ _LEADING = {
 
 
 def by_keyword(loop: LoopState, method: str, *args: Any, **kwargs: Any) -> Any:
-    """Calls the method again with its leading arguments by position, which the caller has given by keyword."""
+    """Calls the method again with its leading arguments by position, which the caller has given by keyword.
+
+    Returns NotImplemented if one of them is missing.
+    """
     values = list(args)
     for name in _LEADING[method][len(args) :]:
         if name not in kwargs:
-            raise TypeError(f"{method}() missing 1 required positional argument: {name!r}")
+            return NotImplemented
         values.append(kwargs.pop(name))
     return getattr(loop, method)(*values, **kwargs)
 

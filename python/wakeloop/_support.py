@@ -9,13 +9,28 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from . import _compat, _debug, _fallbacks, _files, _inheritance, _queues, _record, _reports, _slow, _sockets
+from . import (
+    _compat,
+    _debug,
+    _fallbacks,
+    _files,
+    _inheritance,
+    _parameters,
+    _queues,
+    _record,
+    _reports,
+    _slow,
+    _sockets,
+)
 
 #: The names, what they stand for, the arguments, and when native code calls it.
 TABLE: dict[str, tuple[Callable[..., Any], str, str]] = {
     # -- once in a process
     "probe_c_caller": (_compat.probe_c_caller, "stub", "The package is loaded."),
     "default_loop": (_fallbacks.default_loop, "", "A StreamReader is made without a loop."),
+    # -- methods in the place of asyncio's
+    "asyncios_parameters": (_parameters.asyncios_parameters, "kind, name", "A program looks at a native method."),
+    "stand_in": (_parameters.stand_in, "kind, name", "A native method refuses its arguments."),
     # -- the loop
     "by_keyword": (_fallbacks.by_keyword, "loop, method, *args, **kwargs", "A fast method gets keywords it does not take."),
     "later": (_fallbacks.later, "self, delay, callback, *args, context", "call_later, and call_at is overridden."),

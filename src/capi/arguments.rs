@@ -1,14 +1,24 @@
 //! The arguments of a method that takes any number of them (`METH_FASTCALL | METH_KEYWORDS`).
+//!
+//! A method that refuses its arguments says so in the interpreter's words. It finds them in [`reword`], which costs the
+//! other calls nothing: it is called where a method has failed.
 
+use std::cell::RefCell;
 use std::ffi::CStr;
 use std::ptr::null_mut;
 
 use pyo3::ffi;
 
-use super::error::Raised;
+use super::error::{Raised, raise, take_exception};
 use super::exceptions::Exception;
-use super::imports::imports;
+use super::fallible::string;
+use super::imports::{imports, support};
 use super::object::{Borrowed, Ref};
+
+thread_local! {
+    /// The name of a method that has refused its arguments, until [`reword`] takes it.
+    static REFUSED: RefCell<Option<String>> = const { RefCell::new(None) };
+}
 
 /// Positional and keyword arguments, borrowed for the time of the call.
 #[derive(Clone, Copy, Debug)]
@@ -127,9 +137,7 @@ impl<'a> Arguments<'a> {
             return Ok(());
         }
         let missing = count - self.positional;
-        Err(Exception::TypeError.raise(&format!(
-            "{function}() missing {missing} required positional argument: '{first_missing}'"
-        )))
+        Err(refused(function, &format!("missing {missing} required positional argument: '{first_missing}'")))
     }
 
     /// The only argument of a function that has one parameter, positional or by name.
@@ -174,9 +182,8 @@ impl<'a> Arguments<'a> {
         let parameters = required.len() + optional.len();
         if self.positional > parameters {
             let given = self.positional;
-            return Err(Exception::TypeError.raise(&format!(
-                "{function}() takes {parameters} positional arguments but {given} were given"
-            )));
+            let message = format!("takes {parameters} positional arguments but {given} were given");
+            return Err(refused(function, &message));
         }
         let mut places: Vec<&mut Option<Borrowed<'a>>> = found.iter_mut().chain(more.iter_mut()).collect();
         for (place, value) in places.iter_mut().zip(self.rest(0)) {
@@ -191,14 +198,12 @@ impl<'a> Arguments<'a> {
                 return Err(unexpected(function, &name));
             };
             if places[place].replace(value).is_some() {
-                return Err(Exception::TypeError
-                    .raise(&format!("{function}() got multiple values for argument '{text}'")));
+                return Err(refused(function, &format!("got multiple values for argument '{text}'")));
             }
         }
         match required.iter().zip(&places).find(|(_, value)| value.is_none()) {
             Some((parameter, _)) => {
-                Err(Exception::TypeError
-                    .raise(&format!("{function}() missing required argument: '{parameter}'")))
+                Err(refused(function, &format!("missing 1 required positional argument: '{parameter}'")))
             }
             None => Ok(()),
         }
@@ -208,10 +213,48 @@ impl<'a> Arguments<'a> {
 /// The error for a keyword that the function does not have.
 #[cold]
 fn unexpected(function: &str, name: &Ref) -> Raised {
-    Exception::TypeError.raise(&match name.text() {
-        Some(text) => format!("{function}() got an unexpected keyword argument '{text}'"),
-        None => format!("{function}() got an unexpected keyword argument"),
-    })
+    match name.text() {
+        Some(text) => refused(function, &format!("got an unexpected keyword argument '{text}'")),
+        None => refused(function, "got an unexpected keyword argument"),
+    }
+}
+
+/// Raises TypeError for wrong arguments, and notes the method for [`reword`].
+#[cold]
+pub(crate) fn refused(function: &str, message: &str) -> Raised {
+    REFUSED.set(Some(function.rsplit('.').next().unwrap_or(function).to_owned()));
+    Exception::TypeError.raise(&format!("{function}() {message}"))
+}
+
+/// Replaces the error of a method that has just refused these arguments by the one that the interpreter raises for the
+/// function of Python in whose place the method is: it has asyncio's qualified name, counts all that is missing, and
+/// depends on the version. Leaves any other error as it is.
+#[cold]
+#[inline(never)]
+pub(super) fn reword(class: Borrowed<'_>, receiver: Borrowed<'_>, arguments: Arguments<'_>) {
+    let Some(name) = REFUSED.take() else { return };
+    if !Exception::TypeError.is_set() {
+        return;
+    }
+    let error = take_exception();
+    let refuse = || -> Result<(), Raised> {
+        let name = string(&name)?;
+        let stand_in = Ref::from(support(class.py(), "stand_in")?).call(&[class, name.borrow()])?;
+        if stand_in.is_none() {
+            return Ok(());
+        }
+        stand_in.pass_on(&[receiver], arguments).map(drop)
+    };
+    match refuse() {
+        Err(Raised) if Exception::TypeError.is_set() => {}
+        // The function of Python takes these arguments, or could not be called.
+        outcome => {
+            if let Err(raised) = outcome {
+                drop(raised.take());
+            }
+            let Raised = raise(error);
+        }
+    }
 }
 
 /// The arguments of an `__init__`, as `PyArg_ParseTupleAndKeywords` finds them; `None` for one that is left out.

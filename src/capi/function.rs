@@ -21,14 +21,16 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyType;
 
+use super::arguments::{Arguments, refused, reword};
 use super::call::guard;
 use super::collector::{Traverse, Visitor};
 use super::error::Raised;
 use super::exceptions::Exception;
 use super::fallible::{interned, string};
+use super::imports::support;
 use super::inspect::status;
 use super::native::{self, Dealloc, Native, This, WeakList, native_class};
-use super::object::{Ref, Slot};
+use super::object::{Borrowed, Ref, Slot};
 use super::shared::dict_item;
 
 unsafe extern "C" {
@@ -183,7 +185,7 @@ unsafe extern "C" fn call_carefully(
     }
 }
 
-/// Raises what CPython's own method raises for these arguments.
+/// Raises what CPython's own method raises for these arguments, or a function of Python if the receiver is right.
 ///
 /// # Safety
 /// The arguments of a running vectorcall.
@@ -198,6 +200,14 @@ unsafe fn refuse(
         ffi::PyMethodDef { ml_name: name.as_ptr(), ml_meth: function, ml_flags: flags, ml_doc: c"".as_ptr() };
     // SAFETY: the method lives no longer than its definition. The arguments are those of the caller.
     guard(|| unsafe {
+        let given = count & !ffi::PY_VECTORCALL_ARGUMENTS_OFFSET;
+        if given > 0 && ffi::PyType_IsSubtype(ffi::Py_TYPE(*values), it.class) != 0 {
+            let (class, receiver) = (Borrowed::from_ptr(it.class.cast()), Borrowed::from_ptr(*values));
+            let arguments = Arguments::new(values.add(1), given as isize - 1, names);
+            let Raised = refused(it.about.qualified_name.text().unwrap_or_default(), "takes other arguments");
+            reword(class, receiver, arguments);
+            return null_mut();
+        }
         match Ref::from_owned(ffi::PyDescr_NewMethod(it.class, &mut definition)) {
             Some(method) => ffi::PyObject_Vectorcall(method.as_ptr(), values, count, names),
             None => null_mut(),
@@ -225,11 +235,34 @@ impl Function {
         if let Some(template) = this.template.get() {
             return template.getattr(&name);
         }
-        let template = this.about.template()?;
+        let template = match asyncios(&this) {
+            Some(template) => template,
+            None => this.about.template()?,
+        };
         let value = template.getattr(&name);
         this.template.set(Some(template));
         this.track();
         value
+    }
+}
+
+/// A Python function with the parameters of asyncio's method in whose place this one is, if it is one of these.
+fn asyncios(this: &Function) -> Option<Ref> {
+    if this.class.is_null() {
+        return None;
+    }
+    // SAFETY: the class of the receivers lives as long as its methods.
+    let class = unsafe { Borrowed::from_ptr(this.class.cast()) };
+    let made = support(class.py(), "asyncios_parameters")
+        .map_err(Raised::from)
+        .and_then(|function| Ref::from(function).call(&[class, this.about.name.borrow()]));
+    match made {
+        Ok(template) => (!template.is_none()).then_some(template),
+        // While the package is imported, its Python code is not there yet.
+        Err(raised) => {
+            drop(raised.take());
+            None
+        }
     }
 }
 

@@ -9,7 +9,7 @@ use super::class::{ClassSpec, field};
 use super::function::Function;
 use super::methods::{Attribute, Method, TypeSlot};
 use super::native::This;
-use super::object::Ref;
+use super::object::{Borrowed, Ref};
 
 unsafe extern "C" {
     fn PyMethod_New(function: *mut ffi::PyObject, object: *mut ffi::PyObject) -> *mut ffi::PyObject;
@@ -23,6 +23,12 @@ unsafe extern "C" fn get(
 ) -> *mut ffi::PyObject {
     // SAFETY: the interpreter's call with live objects, or null.
     unsafe { if object.is_null() { ffi::Py_NewRef(function) } else { PyMethod_New(function, object) } }
+}
+
+/// `types.FunctionType`.
+fn python_function() -> Borrowed<'static> {
+    // SAFETY: a class that lives as long as the interpreter.
+    unsafe { Borrowed::from_ptr((&raw mut ffi::PyFunction_Type).cast()) }
 }
 
 /// `__reduce__`.
@@ -43,6 +49,9 @@ pub(crate) fn make_type(py: Python<'_>) -> PyResult<()> {
     ClassSpec::<Function>::new(c"wakeloop._core.Function")
         .methods(&[Method::no_args(c"__reduce__", reduce, c"Its name, by which it is pickled.")])
         .attributes(&[
+            // `inspect` and `unittest.mock` ask for a function of Python by `isinstance`.
+            Attribute::read_only(c"__class__", |_: This<'_, Function>| python_function()),
+            Attribute::read_only(c"__closure__", |_: This<'_, Function>| ()),
             Attribute::read_only(c"__name__", |this: This<'_, Function>| this.about.name.clone_ref()),
             Attribute::read_only(c"__qualname__", |this: This<'_, Function>| {
                 this.about.qualified_name.clone_ref()
@@ -54,6 +63,8 @@ pub(crate) fn make_type(py: Python<'_>) -> PyResult<()> {
             Attribute::read_only(c"__kwdefaults__", |this| Function::of_template(this, "__kwdefaults__")),
             Attribute::read_only(c"__annotations__", |this| Function::of_template(this, "__annotations__")),
             Attribute::read_only(c"__globals__", |this| Function::of_template(this, "__globals__")),
+            Attribute::read_only(c"__builtins__", |this| Function::of_template(this, "__builtins__")),
+            Attribute::read_only(c"__type_params__", |this| Function::of_template(this, "__type_params__")),
             Attribute::dict(),
         ])
         .dict(field!(Function, dict))

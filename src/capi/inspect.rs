@@ -219,6 +219,23 @@ impl Ref {
         if value == -1.0 && is_error_set() { Err(Raised) } else { Ok(value) }
     }
 
+    /// `float(self)`; infinity for an integer that is too large.
+    pub(crate) fn to_float_or_infinity(&self) -> Result<f64, Raised> {
+        self.to_float().or_else(|raised| {
+            if !Exception::OverflowError.is_set() {
+                return Err(raised);
+            }
+            drop(raised.take());
+            let zero = integer(0)?;
+            // SAFETY: live objects; -1 with an error set means failure.
+            match unsafe { ffi::PyObject_RichCompareBool(self.as_ptr(), zero.as_ptr(), ffi::Py_LT) } {
+                -1 => Err(Raised),
+                0 => Ok(f64::INFINITY),
+                _ => Ok(f64::NEG_INFINITY),
+            }
+        })
+    }
+
     /// The value of an instance of exactly `int` that is small enough.
     #[inline(always)]
     pub(crate) fn exact_int(&self) -> Option<isize> {

@@ -32,16 +32,18 @@
 
 use std::ffi::{CStr, c_int, c_void};
 use std::marker::PhantomData;
+use std::ptr::null_mut;
 
 use pyo3::basic::CompareOp;
 use pyo3::ffi;
 
-use super::arguments::Arguments;
+use super::arguments::{Arguments, reword};
 use super::call::guard;
 use super::collector::{self, Traverse};
+use super::error::Raised;
 use super::function::Definition;
 use super::native::{self, Dealloc, Native, This, in_section};
-use super::object::Borrowed;
+use super::object::{Borrowed, Ref};
 use super::returned::{Hash, Returned, Status};
 
 /// The only value of the type of a function or of a closure that captures nothing. The type has no size, and it alone
@@ -78,8 +80,6 @@ type Object = *mut ffi::PyObject;
 adapters! {
     no_args(_nothing: Object) -> Object = Returned::into_returned();
     one_arg(argument: Object) -> Object = Returned::into_returned(Borrowed<'a>: Borrowed::from_ptr(argument));
-    fast(values: *const Object, count: ffi::Py_ssize_t, names: Object) -> Object =
-        Returned::into_returned(Arguments<'a>: Arguments::new(values, count, names));
     get(_closure: *mut c_void) -> Object = Returned::into_returned();
     set(value: Object, _closure: *mut c_void) -> c_int =
         Status::into_status(Option<Borrowed<'a>>: Borrowed::from_nullable(value));
@@ -91,6 +91,28 @@ adapters! {
         Borrowed<'a>: Borrowed::from_ptr(arguments), Option<Borrowed<'a>>: Borrowed::from_nullable(keywords));
     init(arguments: Object, keywords: Object) -> c_int = Status::into_status(
         Borrowed<'a>: Borrowed::from_ptr(arguments), Option<Borrowed<'a>>: Borrowed::from_nullable(keywords));
+}
+
+/// Calls a method with any arguments. If it refuses them, the error gets the interpreter's words.
+unsafe extern "C" fn fast<T, F, R>(
+    object: Object,
+    values: *const Object,
+    count: ffi::Py_ssize_t,
+    names: Object,
+) -> Object
+where
+    T: Native,
+    F: for<'a> Fn(This<'a, T>, Arguments<'a>) -> R + Copy,
+    R: Returned,
+{
+    guard(|| {
+        // SAFETY: as in `adapters`.
+        unsafe {
+            let arguments = Arguments::new(values, count, names);
+            let result = in_section(object, |this| callable::<F>()(this, arguments).into_object());
+            result.map_or_else(|Raised| failed::<T>(object, arguments), Ref::into_ptr)
+        }
+    })
 }
 
 /// As `fast`, outside of a section.
@@ -108,9 +130,25 @@ where
     guard(|| {
         // SAFETY: as in `adapters`.
         unsafe {
-            callable::<F>()(This::outside(object), Arguments::new(values, count, names)).into_returned()
+            let arguments = Arguments::new(values, count, names);
+            let result = callable::<F>()(This::outside(object), arguments).into_object();
+            result.map_or_else(|Raised| failed::<T>(object, arguments), Ref::into_ptr)
         }
     })
+}
+
+/// The result of a method that has failed.
+///
+/// # Safety
+/// A live receiver.
+#[cold]
+unsafe fn failed<T: Native>(object: Object, arguments: Arguments<'_>) -> Object {
+    // SAFETY: the class and the receiver live for the time of the call.
+    unsafe {
+        let class = Borrowed::from_ptr(T::class().as_ptr().cast());
+        reword(class, Borrowed::from_ptr(object), arguments);
+    }
+    null_mut()
 }
 
 #[inline(always)]

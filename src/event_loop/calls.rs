@@ -27,11 +27,12 @@ use super::futures::new_future;
 use super::handle::layout::{Deadline, Handle, HandleRef, Parts, ThreadSafeHandle, TimerHandle};
 use super::support::call_support;
 use super::turn::take_calls;
+use crate::capi::arguments::refused;
 use crate::capi::class::ClassSpec;
 use crate::capi::error::no_memory;
 use crate::capi::fallible::string;
 use crate::capi::imports::{imports, support};
-use crate::capi::inspect::{boolean, float};
+use crate::capi::inspect::{boolean, float, not_implemented};
 use crate::capi::methods::{Method, TypeSlot};
 use crate::capi::native::{self, Dealloc, This, native_class};
 use crate::capi::recycle::context::context_for;
@@ -315,11 +316,12 @@ fn deadline(when: Borrowed<'_>) -> Result<Deadline, Raised> {
     }
     match when.exact_float() {
         Some(seconds) => Ok(Deadline { seconds, given: None }),
-        None => Ok(Deadline { seconds: when.to_float()?, given: Some(when.to_owned()) }),
+        None => Ok(Deadline { seconds: when.to_float_or_infinity()?, given: Some(when.to_owned()) }),
     }
 }
 
-/// Schedules a callback. The errors of debug mode name `call_at` also for `call_later`, because asyncio's `call_later`
+/// Schedules a callback. The caller has looked for the context first, so wrong keywords are refused before a wrong time,
+/// as in asyncio. The errors of debug mode name `call_at` also for `call_later`, because asyncio's `call_later`
 /// calls `call_at`.
 #[inline(always)]
 fn at(
@@ -327,9 +329,9 @@ fn at(
     when: Deadline,
     callback: Borrowed<'_>,
     arguments: Arguments<'_>,
+    context: Option<Borrowed<'_>>,
     function: &str,
 ) -> Result<Ref, Raised> {
-    let context = arguments.context(function)?;
     let mut traceback = None;
     if check(core)? {
         if let Some(replacement) = replacement(core, function)? {
@@ -365,7 +367,8 @@ fn call_later(core: Loop<'_>, arguments: Arguments<'_>) -> Result<Ref, Raised> {
     if core.clock.is_custom_timing(&core.object()) {
         return custom_later(core, delay, callback, arguments);
     }
-    at(&core, deadline_after(&core, false, delay)?, callback, arguments, "call_later")
+    let context = arguments.context("call_later")?;
+    at(&core, deadline_after(&core, false, delay)?, callback, arguments, context, "call_later")
 }
 
 /// `call_later` on a loop with a custom clock, or with an overridden `call_at`, which has to be called for every timer
@@ -378,7 +381,8 @@ fn custom_later(
     arguments: Arguments<'_>,
 ) -> Result<Ref, Raised> {
     if !core.clock.has_custom_call_at() {
-        return at(&core, deadline_after(&core, true, delay)?, callback, arguments, "call_later");
+        let context = arguments.context("call_later")?;
+        return at(&core, deadline_after(&core, true, delay)?, callback, arguments, context, "call_later");
     }
     support_function(core, "later")?.pass_on(&[core.object()], arguments)
 }
@@ -387,7 +391,8 @@ fn call_at(core: Loop<'_>, arguments: Arguments<'_>) -> Result<Ref, Raised> {
     let [when, callback, ..] = *arguments.rest(0) else {
         return by_keyword(core, arguments, "call_at");
     };
-    at(&core, deadline(when)?, callback, arguments, "call_at")
+    let context = arguments.context("call_at")?;
+    at(&core, deadline(when)?, callback, arguments, context, "call_at")
 }
 
 fn time(core: Loop<'_>) -> Result<Ref, Raised> {
@@ -410,7 +415,11 @@ fn support_function(core: Loop<'_>, function: &str) -> Result<Ref, Raised> {
 #[cold]
 fn by_keyword(core: Loop<'_>, arguments: Arguments<'_>, function: &str) -> Result<Ref, Raised> {
     let name = string(function)?;
-    support_function(core, "by_keyword")?.pass_on(&[core.object(), name.borrow()], arguments)
+    let called = support_function(core, "by_keyword")?.pass_on(&[core.object(), name.borrow()], arguments)?;
+    if called.is(&not_implemented()) {
+        return Err(refused(function, "misses arguments"));
+    }
+    Ok(called)
 }
 
 // -- tasks and futures

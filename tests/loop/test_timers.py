@@ -361,3 +361,11 @@ def test_waiting_for_a_deadline_takes_no_further_descriptor(run):
         return len(os.listdir("/proc/self/fd")) - before
 
     assert run(main()) == 0
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_deadline_that_is_too_large_for_a_float_is_kept(loop, sign):
+    timer = loop.call_at(sign * 10**400, print)
+    assert timer.when() == sign * 10**400
+    assert (timer < loop.call_at(loop.time() + 1000, print)) == (sign < 0)
+    timer.cancel()
