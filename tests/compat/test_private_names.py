@@ -308,8 +308,9 @@ def test_a_run_once_patched_on_base_event_loop_runs_the_loop(run, monkeypatch):
         await close(near, far)
         order = []
         loop = asyncio.get_running_loop()
+        now = loop.time()
         for delay in (0.003, 0.001, 0.002):
-            loop.call_later(delay, order.append, delay)
+            loop.call_at(now + delay, order.append, delay)
         await asyncio.sleep(0.02)
         assert order == [0.001, 0.002, 0.003]
         with pytest.raises(TimeoutError):
