@@ -5,7 +5,6 @@
 //! does so before it takes or puts anything: so a task that is cancelled has neither taken nor put.
 
 use std::cell::Cell;
-use std::mem::offset_of;
 
 use pyo3::prelude::*;
 
@@ -14,44 +13,27 @@ use super::queue::Side;
 use super::sleeper::Sleeper;
 use super::wait::{Seat, Tried, Wanted};
 use crate::bridge::budget;
-use crate::capi::collector::Visitor;
-use crate::capi::coroutine::{self, AwaitState, Coroutine, Step, Wait, already_awaited};
-use crate::capi::imports::imports;
+use crate::capi::coroutine::{self, Step, already_awaited};
 use crate::capi::methods::Method;
-use crate::capi::native::{self, native_class};
-use crate::capi::{Borrowed, Raised, Ref, Slot, This};
-use crate::clock::monotonic_nanos;
+use crate::capi::native::native_class;
+use crate::capi::pending::{AsyncCall, Pending, Stage};
+use crate::capi::{Borrowed, Raised, Ref, This};
 use crate::wait_queue::Place;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
-    New,
-    /// It has yielded to the loop before its first attempt.
-    Yielded,
-    Waiting,
-    Over,
-}
+/// A call of a queue or an event, which is the target. The object is what is to be put.
+pub(super) type SyncCall = Pending<SyncState>;
 
 #[derive(Debug)]
-#[repr(C)]
-pub(super) struct Call {
-    name: &'static str,
-    /// The queue or the event, until the call is over.
-    object: Slot,
-    /// What the task waits for.
-    future: Slot,
-    /// What is to be put.
-    item: Slot,
-    side: Cell<Side>,
-    phase: Cell<Phase>,
-    awaited: AwaitState,
+pub(super) struct SyncState {
+    side: Side,
     place: Cell<Option<Place>>,
 }
 
 // `make_type` builds the class, of which `create` makes every instance.
-native_class!(unsafe Call, freelist 64);
+native_class!(unsafe SyncCall, freelist 64);
 
 /// What the call of this object waits for. `side` counts for a queue only.
+#[inline(always)]
 fn wanted(object: &Ref, side: Side) -> Option<Wanted<'_>> {
     if let Some(queue) = object.downcast_sync::<QueueObject>() {
         return Some(Wanted::Queue(&queue.fields().queue, side));
@@ -59,149 +41,94 @@ fn wanted(object: &Ref, side: Side) -> Option<Wanted<'_>> {
     object.downcast_sync::<EventObject>().map(|event| Wanted::Event(&event.fields().event))
 }
 
-impl Call {
-    /// A call of `object`, which is a queue or an event.
-    pub(super) fn create(
-        object: Borrowed<'_>,
-        name: &'static str,
-        side: Side,
-        item: Option<Ref>,
-    ) -> Result<Ref, Raised> {
-        let has_item = item.is_some();
-        let call = native::create(Call {
-            name,
-            object: Slot::new(Some(object.to_owned())),
-            future: Slot::empty(),
-            item: Slot::new(item),
-            side: Cell::new(side),
-            phase: Cell::new(Phase::New),
-            awaited: AwaitState::default(),
-            place: Cell::new(None),
-        })?;
-        if has_item && let Some(this) = call.downcast::<Call>() {
-            this.track();
-        }
-        Ok(call)
-    }
+/// A call of `object`, which is a queue or an event.
+#[inline(always)]
+pub(super) fn create(
+    object: Borrowed<'_>,
+    name: &'static str,
+    side: Side,
+    item: Option<Ref>,
+) -> Result<Ref, Raised> {
+    SyncCall::make(name, Some(object.to_owned()), item, SyncState { side, place: Cell::new(None) })
+}
 
-    fn attempt(this: This<'_, Self>, wanted: Wanted<'_>) -> Result<Step, Raised> {
-        let py = this.py();
-        let mut seat = Seat { place: this.place.get(), sleeper: None };
-        let mut tried = wanted.attempt(py, &this.item, &mut seat)?;
-        if matches!(tried, Tried::Refused) {
-            let (sleeper, future) = Sleeper::task(py)?;
-            seat.sleeper = Some(sleeper);
-            this.future.set(Some(future));
-            tried = wanted.attempt(py, &this.item, &mut seat)?;
+#[inline(always)]
+fn attempt(this: This<'_, SyncCall>, wanted: Wanted<'_>) -> Result<Step, Raised> {
+    let py = this.py();
+    let mut seat = Seat { place: this.state.place.get(), sleeper: None };
+    let mut tried = wanted.attempt(py, &this.object, &mut seat)?;
+    let mut awaited = None;
+    if matches!(tried, Tried::Refused) {
+        let (sleeper, future) = Sleeper::task(py)?;
+        seat.sleeper = Some(sleeper);
+        awaited = Some(future);
+        tried = wanted.attempt(py, &this.object, &mut seat)?;
+    }
+    match (tried, awaited) {
+        (Tried::Done(result), _) => {
+            this.state.place.set(None);
+            this.future.clear();
+            budget::spend_item(0);
+            Ok(Step::Done(result))
         }
-        match tried {
-            Tried::Done(result) => {
-                this.place.set(None);
-                this.future.clear();
-                budget::spend_item(0);
-                Ok(Step::Done(result))
-            }
-            Tried::Waits(place) => {
-                this.place.set(Some(place));
-                this.awaited.begin_wait(monotonic_nanos());
-                this.phase.set(Phase::Waiting);
-                this.track();
-                budget::refill();
-                this.future.get().map(Step::Wait).ok_or(Raised)
-            }
-            // The garbage collector has taken what was to be put.
-            Tried::Refused => Err(already_awaited()),
+        (Tried::Waits(place), Some(future)) => {
+            this.state.place.set(Some(place));
+            budget::refill();
+            Ok(SyncCall::wait(this, future))
         }
+        // The garbage collector has taken what was to be put.
+        _ => Err(already_awaited()),
     }
 }
 
-impl Coroutine for Call {
-    fn name(&self) -> &'static str {
-        self.name
-    }
-
-    const AWAITED: usize = offset_of!(Call, awaited);
-
-    fn awaited(&self) -> &AwaitState {
-        &self.awaited
-    }
-
-    fn waits_for(&self) -> Option<Ref> {
-        self.future.get()
-    }
-
-    fn wait(&self) -> Wait {
-        let target = self.object.get();
-        let is_event = target.as_ref().is_some_and(|object| object.downcast_sync::<EventObject>().is_some());
-        Wait { kind: if is_event { "event" } else { "queue" }, target }
-    }
-
-    fn is_over(&self) -> bool {
-        self.phase.get() == Phase::Over
-    }
-
-    fn step(this: This<'_, Self>, _: Borrowed<'_>) -> Result<Step, Raised> {
-        let Some(object) = this.object.get() else { return Err(already_awaited()) };
-        let Some(wanted) = wanted(&object, this.side.get()) else { return Err(already_awaited()) };
-        match (this.phase.get(), this.place.get()) {
-            (Phase::Over, _) => return Err(already_awaited()),
-            (Phase::New, _) if budget::is_spent() => {
-                this.phase.set(Phase::Yielded);
-                return Ok(Step::Yield);
-            }
-            (Phase::Waiting, Some(place)) => {
-                if wanted.is_waiting(place) {
-                    return Call::wait_on(this);
-                }
-                if let Some(result) = wanted.when_served() {
-                    return Ok(Step::Done(result));
-                }
-            }
-            _ => {}
+impl AsyncCall for SyncState {
+    #[inline(always)]
+    fn step(this: This<'_, SyncCall>, stage: Stage) -> Result<Option<Step>, Raised> {
+        let Some(object) = this.target.get() else { return Err(already_awaited()) };
+        let Some(wanted) = wanted(&object, this.state.side) else { return Err(already_awaited()) };
+        if stage == Stage::New && budget::is_spent() {
+            return Ok(Some(Step::Yield));
         }
-        Call::attempt(this, wanted)
+        if let (Stage::Waiting, Some(place)) = (stage, this.state.place.get()) {
+            if wanted.is_waiting(place) {
+                return Ok(None);
+            }
+            if let Some(result) = wanted.when_served() {
+                return Ok(Some(Step::Done(result)));
+            }
+        }
+        attempt(this, wanted).map(Some)
     }
 
-    /// Ends the call, and passes on what it was notified of.
-    fn finish(&self) {
-        self.phase.set(Phase::Over);
-        let (object, place) = (self.object.take(), self.place.take());
-        if let (Some(object), Some(place)) = (&object, place)
-            && let Some(wanted) = wanted(object, self.side.get())
+    /// Passes on what the call was notified of.
+    #[inline(always)]
+    fn finish(call: &SyncCall, object: Option<&Ref>) {
+        if let Some(place) = call.state.place.take()
+            && let Some(object) = object
+            && let Some(wanted) = wanted(object, call.state.side)
         {
             wanted.leave(object.py(), place);
         }
-        self.future.clear();
-        self.item.clear();
+        call.object.clear();
     }
 
-    fn visit(&self, visitor: &mut Visitor) {
-        visitor.slots([&self.object, &self.future, &self.item]);
-    }
-}
-
-impl Call {
-    /// Other code has stepped the call, so it waits on. If the future is done, other code has cancelled it.
-    #[cold]
-    fn wait_on(this: This<'_, Self>) -> Result<Step, Raised> {
-        let future = this.future.get().ok_or(Raised)?;
-        if future.call_method(&imports().done, &[])?.is_true()? {
-            future.call_method(&imports().result, &[])?;
-        }
-        Ok(Step::Wait(future))
+    fn wait_kind(call: &SyncCall) -> &'static str {
+        let is_event =
+            call.target.get().is_some_and(|object| object.downcast_sync::<EventObject>().is_some());
+        if is_event { "event" } else { "queue" }
     }
 }
 
-fn is_shared(this: This<'_, Call>, run: Borrowed<'_>) -> Result<bool, Raised> {
+fn is_shared(this: This<'_, SyncCall>, run: Borrowed<'_>) -> Result<bool, Raised> {
     let run = run.to_index()?;
-    let object = this.object.get();
-    let wanted = object.as_ref().and_then(|object| wanted(object, this.side.get()));
+    let object = this.target.get();
+    let wanted = object.as_ref().and_then(|object| wanted(object, this.state.side));
     Ok(wanted.is_some_and(|wanted| wanted.is_shared(run as u32)))
 }
 
 /// Makes the class. Called once, by the module's initialisation.
 pub(super) fn make_type(py: Python<'_>) -> PyResult<()> {
-    coroutine::class::<Call>(c"wakeloop._core.SyncCall")
+    coroutine::class::<SyncCall>(c"wakeloop._core.SyncCall")
         .methods(&[Method::one_arg(
             c"_is_shared",
             is_shared,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use pyo3::prelude::*;
 
 use super::blocking::{block, deadline, queue_deadline};
-use super::call::Call;
+use super::call;
 use super::event::Event;
 use super::queue::{Queue, Side, raise_class};
 use super::wait::{Seat, Tried, Wanted};
@@ -94,15 +94,15 @@ fn try_get(this: This<'_, QueueObject>) -> Result<Option<Ref>, Raised> {
 
 fn put(this: This<'_, QueueObject>, arguments: Arguments<'_>) -> Result<Ref, Raised> {
     let item = arguments.one("put", "item")?;
-    Call::create(this.object(), "Queue.put", Side::Put, Some(item.to_owned()))
+    call::create(this.object(), "Queue.put", Side::Put, Some(item.to_owned()))
 }
 
 fn get(this: This<'_, QueueObject>) -> Result<Ref, Raised> {
-    Call::create(this.object(), "Queue.get", Side::Get, None)
+    call::create(this.object(), "Queue.get", Side::Get, None)
 }
 
 fn join(this: This<'_, QueueObject>) -> Result<Ref, Raised> {
-    Call::create(this.object(), "Queue.join", Side::Join, None)
+    call::create(this.object(), "Queue.join", Side::Join, None)
 }
 
 fn put_nowait(this: This<'_, QueueObject>, arguments: Arguments<'_>) -> Result<(), Raised> {
@@ -367,7 +367,7 @@ fn init_event(
 }
 
 fn wait(this: This<'_, EventObject>) -> Result<Ref, Raised> {
-    Call::create(this.object(), "Event.wait", Side::Get, None)
+    call::create(this.object(), "Event.wait", Side::Get, None)
 }
 
 fn sync_wait(this: This<'_, EventObject>, arguments: Arguments<'_>) -> Result<Ref, Raised> {

@@ -25,6 +25,7 @@ impl Line {
         Line { waiting: WaitQueue::default(), owner: Owner::this_process() }
     }
 
+    #[inline(always)]
     pub(super) fn queue(&mut self) -> &mut WaitQueue<Sleeper> {
         if !self.owner.is_this_process() {
             self.owner.adopt();
