@@ -5,7 +5,6 @@
 
 use std::cell::UnsafeCell;
 use std::io;
-use std::mem::offset_of;
 
 use pyo3::prelude::*;
 
@@ -15,12 +14,12 @@ use crate::bridge::awaitable::{Operation, Outcome};
 use crate::bridge::budget;
 use crate::bridge::drop_on_loop::DropOnLoop;
 use crate::bridge::loop_handle::LoopHandle;
-use crate::capi::collector::Visitor;
-use crate::capi::coroutine::{self, AwaitState, Coroutine, Step, Wait, already_awaited};
+use crate::capi::coroutine::{self, Step, already_awaited};
 use crate::capi::error::raise_io;
-use crate::capi::native::{self, native_class};
+use crate::capi::native::native_class;
+use crate::capi::pending::{AsyncCall, Pending, Stage};
 use crate::capi::section::{AS_FREE_THREADED, FREE_THREADED};
-use crate::capi::{Borrowed, Exception, Raised, Ref, Slot, This};
+use crate::capi::{Borrowed, Exception, Raised, Ref, This};
 use crate::framing::ReadRequest;
 use crate::primitives::data::{Data, Sendable};
 
@@ -34,23 +33,16 @@ pub(super) enum Action {
     Done,
 }
 
+/// A call of a stream, which is the target, and whose lock guards the call. The object is what sends the rest of a write.
+pub(super) type TcpStreamCall = Pending<TcpStreamState>;
+
 #[derive(Debug)]
-#[repr(C)]
-pub(super) struct TcpStreamCall {
+pub(super) struct TcpStreamState {
     action: UnsafeCell<Action>,
-    name: &'static str,
-    awaited: AwaitState,
-    /// The stream, until the call is over. Its lock guards the call. On a free-threaded build it stays as long as the
-    /// call.
-    stream: Slot,
-    /// What a read waits for.
-    future: Slot,
-    /// What sends the rest of a write.
-    sending: Slot,
 }
 
 // `make_type` builds the class, of which `create` makes every instance.
-native_class!(unsafe TcpStreamCall, freelist 64, guard |it| it.stream.as_ptr());
+native_class!(unsafe TcpStreamCall, freelist 64, guard |it| it.target.as_ptr());
 
 impl TcpStreamCall {
     pub(super) fn create(
@@ -58,14 +50,8 @@ impl TcpStreamCall {
         name: &'static str,
         action: Action,
     ) -> Result<Ref, Raised> {
-        native::create(TcpStreamCall {
-            action: UnsafeCell::new(action),
-            name,
-            awaited: AwaitState::default(),
-            stream: Slot::new(Some(stream.object().to_owned())),
-            future: Slot::empty(),
-            sending: Slot::empty(),
-        })
+        let state = TcpStreamState { action: UnsafeCell::new(action) };
+        TcpStreamCall::make(name, Some(stream.object().to_owned()), None, state)
     }
 
     fn read(
@@ -93,10 +79,7 @@ impl TcpStreamCall {
             budget::refill();
             if let Some((future, now)) = stream.wait(this.py(), request, waited)? {
                 stream.reading.set(true);
-                this.future.set(Some(future.clone_ref()));
-                this.awaited.begin_wait(now);
-                this.track();
-                return Ok(Step::Wait(future));
+                return Ok(TcpStreamCall::wait_since(this, future, now));
             }
             let found = stream.look(request, false, waited)?;
             if let Some(step) = conclude(stream, found, request, kind)? {
@@ -140,58 +123,37 @@ impl TcpStreamCall {
             drop(turn);
             sent.map_or_else(Outcome::Error, |()| Outcome::Nothing)
         });
-        this.sending.set(Some(sending?.into()));
+        this.object.set(Some(sending?.into()));
         this.track();
         TcpStreamCall::send_on(this)
     }
 
     /// One step of the operation that sends the rest.
     fn send_on(this: This<'_, Self>) -> Result<Step, Raised> {
-        let sending = this.sending.get().ok_or(Raised)?;
+        let sending = this.object.get().ok_or(Raised)?;
         let advance = |operation: This<'_, Operation>| coroutine::advance(operation, Borrowed::none());
         sending.with_native(advance).ok_or(Raised)?
     }
 
     fn replace(&self, action: Action) -> Action {
         // SAFETY: no borrow of the action is used any more: see `step`.
-        unsafe { std::mem::replace(&mut *self.action.get(), action) }
+        unsafe { std::mem::replace(&mut *self.state.action.get(), action) }
     }
 }
 
-impl Coroutine for TcpStreamCall {
-    fn name(&self) -> &'static str {
-        self.name
-    }
+impl AsyncCall for TcpStreamState {
+    const KEEPS_TARGET: bool = FREE_THREADED;
 
-    const AWAITED: usize = offset_of!(TcpStreamCall, awaited);
-
-    fn awaited(&self) -> &AwaitState {
-        &self.awaited
-    }
-
-    fn waits_for(&self) -> Option<Ref> {
-        self.future.get().or_else(|| self.sending.get())
-    }
-
-    fn wait(&self) -> Wait {
-        let kind = if self.sending.is_empty() { "socket read" } else { "socket write" };
-        Wait { kind, target: self.stream.get() }
-    }
-
-    fn is_over(&self) -> bool {
-        // SAFETY: nobody borrows the action: see `step`.
-        self.stream.is_empty() || FREE_THREADED && matches!(unsafe { &*self.action.get() }, Action::Done)
-    }
-
-    fn step(this: This<'_, Self>, _: Borrowed<'_>) -> Result<Step, Raised> {
-        if !this.sending.is_empty() {
-            return TcpStreamCall::send_on(this);
+    #[inline(always)]
+    fn step(this: This<'_, TcpStreamCall>, _: Stage) -> Result<Option<Step>, Raised> {
+        if !this.object.is_empty() {
+            return TcpStreamCall::send_on(this).map(Some);
         }
-        let stream = this.stream.get().ok_or_else(already_awaited)?;
+        let stream = this.target.get().ok_or_else(already_awaited)?;
         let Some(stream) = stream.downcast::<TcpStream>() else { return Err(Raised) };
         // SAFETY: nothing else borrows the action during a step, as one task steps a coroutine. `finish` may replace it
         // once Python code runs; before that `read` clones its request, and `write` takes a reference to its data.
-        let mut action = unsafe { &mut *this.action.get() };
+        let mut action = unsafe { &mut *this.state.action.get() };
         let mut copy;
         if AS_FREE_THREADED {
             // Other threads may end the call as soon as a section of the loop suspends that of the stream. The copy is
@@ -199,33 +161,38 @@ impl Coroutine for TcpStreamCall {
             copy = action.clone();
             action = &mut copy;
         }
-        match action {
+        let step = match action {
             Action::Read(request, kind) => TcpStreamCall::read(this, &stream, request, *kind),
             Action::Write(data) => {
                 let step = TcpStreamCall::write(this, &stream, data)?;
-                if matches!(step, Step::Yield) && this.sending.is_empty() {
+                if matches!(step, Step::Yield) && this.object.is_empty() {
                     drop(this.replace(Action::Sent));
                 }
                 Ok(step)
             }
             Action::Sent => Ok(Step::Done(Ref::none())),
             Action::Done => Err(already_awaited()),
-        }
+        };
+        step.map(Some)
     }
 
-    fn finish(&self) {
-        let stream = if FREE_THREADED { self.stream.get() } else { self.stream.take() };
-        if self.future.take().is_some()
-            && let Some(stream) = stream.as_ref().and_then(|stream| stream.downcast::<TcpStream>())
+    #[inline(always)]
+    fn finish(call: &TcpStreamCall, stream: Option<&Ref>) {
+        if call.future.take().is_some()
+            && let Some(stream) = stream.and_then(|stream| stream.downcast::<TcpStream>())
         {
             stream.end_read();
         }
-        self.sending.clear();
-        drop(self.replace(Action::Done));
+        call.object.clear();
+        drop(call.replace(Action::Done));
     }
 
-    fn visit(&self, visitor: &mut Visitor) {
-        visitor.slots([&self.stream, &self.future, &self.sending]);
+    fn wait_kind(call: &TcpStreamCall) -> &'static str {
+        if call.object.is_empty() { "socket read" } else { "socket write" }
+    }
+
+    fn waits_for(call: &TcpStreamCall) -> Option<Ref> {
+        call.future.get().or_else(|| call.object.get())
     }
 }
 
