@@ -3,8 +3,6 @@
 //! Deadlines of Rust code are `std::time::Instant`s, which the standard library reads. A model or a simulated runtime
 //! has a clock of its own: see `runtime::clock`.
 
-use std::mem::MaybeUninit;
-
 /// `CLOCK_MONOTONIC` in seconds, with the same rounding as `time.monotonic()`.
 #[inline(always)]
 pub(crate) fn monotonic() -> f64 {
@@ -48,14 +46,10 @@ pub(crate) fn other_threads_nanos() -> u64 {
 
 #[inline(always)]
 fn nanos(clock: libc::clockid_t) -> u64 {
-    // Miri has no clocks of processor time.
-    let mut now: MaybeUninit<libc::timespec> =
-        if cfg!(miri) { MaybeUninit::zeroed() } else { MaybeUninit::uninit() };
-    // SAFETY: every system that this compiles for has these clocks, so the call succeeds and initialises `now`.
-    let now = unsafe {
-        libc::clock_gettime(clock, now.as_mut_ptr());
-        now.assume_init()
-    };
+    // It stays zero where the call fails: Miri has no clocks of processor time, and a sandbox may deny them.
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: a live place for the result.
+    unsafe { libc::clock_gettime(clock, &mut now) };
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 

@@ -39,6 +39,8 @@ pub(crate) struct WaitQueue<W> {
     last: Option<usize>,
     /// The number of the waiter that came last.
     number: u64,
+    /// The one that went back last: those that were notified together go back one after the other.
+    back: Option<Place>,
 }
 
 #[derive(Debug)]
@@ -57,7 +59,7 @@ struct Waiting<W> {
 
 impl<W> Default for WaitQueue<W> {
     fn default() -> WaitQueue<W> {
-        WaitQueue { nodes: Slab::new(), first: None, last: None, number: 0 }
+        WaitQueue { nodes: Slab::new(), first: None, last: None, number: 0, back: None }
     }
 }
 
@@ -84,6 +86,7 @@ impl<W> WaitQueue<W> {
 
     /// Joins the end of the line, or goes back to an earlier place.
     pub(crate) fn join(&mut self, earlier: Option<Place>, waiter: W) -> Place {
+        debug_assert!(earlier.is_none_or(|place| self.waiting(place).is_none()), "it waits already");
         let (number, before) = match earlier {
             None => {
                 self.number += 1;
@@ -98,19 +101,31 @@ impl<W> WaitQueue<W> {
         let key = self.nodes.insert(Node { number, waiting: Some(Waiting { waiter, before, behind }) });
         *self.behind(before) = Some(key);
         *self.before(behind) = Some(key);
-        Place { number, key }
+        let place = Place { number, key };
+        if earlier.is_some() {
+            self.back = Some(place);
+        }
+        place
     }
 
-    /// The last in line with a smaller number. One that goes back was among the first, so the search begins there.
+    /// The last in line with a smaller number.
     fn last_before(&self, number: u64) -> Option<usize> {
-        let (mut found, mut next) = (None, self.first);
-        while let Some(node) = next.and_then(|key| self.nodes.get(key))
-            && node.number < number
-        {
-            found = next;
-            next = node.waiting.as_ref().and_then(|waiting| waiting.behind);
-        }
-        found
+        self.search(number).last()
+    }
+
+    /// Those with a smaller number that a search for the last of them passes. It begins at the end of the line if all
+    /// have one, else at the one that went back before this one, or at the beginning: one that goes back was among the
+    /// first.
+    fn search(&self, number: u64) -> impl Iterator<Item = usize> {
+        let is_smaller = move |key: &usize| self.nodes.get(*key).is_some_and(|node| node.number < number);
+        let back = || self.back.filter(|place| self.waiting(*place).is_some()).map(|place| place.key);
+        let begin = self.last.filter(is_smaller).or_else(|| back().filter(is_smaller)).or(self.first);
+        std::iter::successors(begin, |key| self.nodes.get(*key)?.waiting.as_ref()?.behind)
+            .take_while(is_smaller)
+    }
+
+    fn waiting(&self, place: Place) -> Option<&Waiting<W>> {
+        self.nodes.get(place.key).filter(|node| node.number == place.number)?.waiting.as_ref()
     }
 
     /// The waiter at this place, unless it was notified or served.
@@ -130,12 +145,16 @@ impl<W> WaitQueue<W> {
 
     /// Serves everybody in the line. The caller wakes them after unlocking.
     pub(crate) fn serve_all(&mut self) -> Vec<W> {
-        let all = std::iter::from_fn(|| {
-            let (place, waiter) = self.notify_first()?;
+        let mut all = Vec::with_capacity(self.nodes.len());
+        while let Some((place, waiter)) = self.notify_first() {
             self.consume(place);
-            Some(waiter)
-        });
-        all.collect()
+            all.push(waiter);
+        }
+        if self.nodes.is_empty() {
+            // Gives the memory of a long line back.
+            self.nodes = Slab::new();
+        }
+        all
     }
 
     /// Uses a notification. Returns whether there was one.
@@ -165,7 +184,7 @@ impl<W> WaitQueue<W> {
     #[cfg_attr(not(feature = "python"), allow(dead_code, reason = "for a forked child of a Python process"))]
     pub(crate) fn leak(&mut self) {
         std::mem::forget(std::mem::take(&mut self.nodes));
-        (self.first, self.last) = (None, None);
+        (self.first, self.last, self.back) = (None, None, None);
     }
 
     /// Links the neighbours of a waiter that is out of the line to each other.
@@ -223,6 +242,32 @@ mod tests {
         assert!(line.is_empty() && line.leave(new) == Left::Served);
         let last = line.join(None, "last");
         assert_eq!((line.leave(new), line.leave(last)), (Left::Served, Left::Waiting("last")));
+    }
+
+    #[test]
+    fn going_back_in_order_passes_one_waiter_each() {
+        for notified in [20, 30] {
+            let mut line = WaitQueue::default();
+            for name in 0..30 {
+                line.join(None, name);
+            }
+            let places: Vec<_> = (0..notified).filter_map(|_| line.notify_first()).collect();
+            for (place, name) in places {
+                assert!(line.search(place.number).count() <= 1);
+                line.join(Some(place), name);
+            }
+            assert!(line.waiters().copied().eq(0..30));
+        }
+    }
+
+    #[test]
+    fn a_line_that_was_served_gives_its_memory_back() {
+        let mut line = WaitQueue::default();
+        for name in 0..1000 {
+            line.join(None, name);
+        }
+        assert_eq!(line.serve_all().len(), 1000);
+        assert_eq!(line.nodes.capacity(), 0);
     }
 
     proptest! {

@@ -11,6 +11,7 @@ import threading
 import types
 from typing import Any
 
+from . import _core
 from ._inherited import BaseEventLoop, SelectorSocketTransport, base_events, events, selector_events, transports
 from ._state import LoopState
 
@@ -23,7 +24,7 @@ _LEADING = {
 }
 
 
-def by_keyword(loop: LoopState, method: str, *args: Any, **kwargs: Any) -> Any:
+def by_keyword(loop: LoopState, method: str, /, *args: Any, **kwargs: Any) -> Any:
     """Calls the method again with its leading arguments by position, which the caller has given by keyword.
 
     Returns NotImplemented if one of them is missing.
@@ -33,7 +34,8 @@ def by_keyword(loop: LoopState, method: str, *args: Any, **kwargs: Any) -> Any:
         if name not in kwargs:
             return NotImplemented
         values.append(kwargs.pop(name))
-    return getattr(loop, method)(*values, **kwargs)
+    # Not the loop's own method: that may be the override of a subclass, which has called this one by keyword.
+    return getattr(_core.EventLoop, method)(loop, *values, **kwargs)
 
 
 #: asyncio's call_later, for a loop whose call_at is overridden: it calls the override.

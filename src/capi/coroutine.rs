@@ -149,6 +149,17 @@ pub(crate) trait Coroutine: Native {
     /// Has it ended, or was it closed?
     fn is_over(&self) -> bool;
 
+    /// Does one of its steps run now?
+    #[inline(always)]
+    fn is_running(&self) -> bool {
+        false
+    }
+
+    /// The error of using it after its end.
+    fn over_error(&self) -> Raised {
+        already_awaited()
+    }
+
     /// Continues as far as it can. `sent` is the value sent into it, most often `None`.
     fn step(this: This<'_, Self>, sent: Borrowed<'_>) -> Result<Step, Raised>;
 
@@ -223,6 +234,12 @@ pub(crate) fn already_awaited() -> Raised {
     Exception::RuntimeError.raise("cannot reuse already awaited coroutine")
 }
 
+/// The error of using a coroutine from Python code that one of its own steps runs.
+#[cold]
+fn already_executing() -> Raised {
+    Exception::ValueError.raise("coroutine already executing")
+}
+
 /// Ends a coroutine that may not have begun.
 fn end<T: Coroutine>(coroutine: &T) {
     coroutine.awaited().begun.set(true);
@@ -232,6 +249,9 @@ fn end<T: Coroutine>(coroutine: &T) {
 /// Takes one step, and ends the coroutine on a result or an error.
 #[inline(always)]
 pub(crate) fn advance<T: Coroutine>(this: This<'_, T>, sent: Borrowed<'_>) -> Result<Step, Raised> {
+    if this.is_running() {
+        return Err(already_executing());
+    }
     this.awaited().begun.set(true);
     settle(this, T::step(this, sent))
 }
@@ -310,6 +330,12 @@ fn send<T: Coroutine>(this: This<'_, T>, sent: Borrowed<'_>) -> Result<Ref, Rais
 /// `throw(type[, value[, traceback]])`: ends the wait, and raises or handles the exception.
 fn throw<T: Coroutine>(this: This<'_, T>, arguments: Arguments<'_>) -> Result<Ref, Raised> {
     let exception = thrown(arguments)?;
+    if this.is_running() {
+        return Err(already_executing());
+    }
+    if this.is_over() {
+        return Err(this.over_error());
+    }
     if let Some(coroutine) = this.delegate() {
         return coroutine
             .call_method(&imports().throw, &[exception.borrow()])
@@ -324,6 +350,9 @@ fn throw<T: Coroutine>(this: This<'_, T>, arguments: Arguments<'_>) -> Result<Re
 
 /// `close()`.
 fn close<T: Coroutine>(this: This<'_, T>) -> Result<(), Raised> {
+    if this.is_running() {
+        return Err(already_executing());
+    }
     if let Some(coroutine) = this.delegate() {
         coroutine.call_method(&imports().close, &[])?;
     }
@@ -375,11 +404,14 @@ fn frame<T: Coroutine>(this: This<'_, T>) -> Result<Option<Ref>, Raised> {
 
 /// `cr_suspended`.
 fn is_suspended<T: Coroutine>(this: This<'_, T>) -> bool {
-    this.awaited().begun.get() && !this.is_over()
+    this.awaited().begun.get() && !this.is_over() && !this.is_running()
 }
 
 /// `cr_state`: one of the constants of the module `inspect`.
 fn state<T: Coroutine>(this: This<'_, T>) -> &'static str {
+    if this.is_running() {
+        return "CORO_RUNNING";
+    }
     match (this.is_over(), this.awaited().begun.get()) {
         (true, _) => "CORO_CLOSED",
         (false, true) => "CORO_SUSPENDED",
@@ -426,8 +458,8 @@ pub(crate) fn class<'py, T: Coroutine>(full_name: &'static std::ffi::CStr) -> Cl
                 .doc(c"What it waits for: a future, or an object like a coroutine."),
             Attribute::read_only(c"_wait", wait).doc(c"What its wait is for: one of the kinds of wakeloop.waits, and an object or None."),
             Attribute::read_only(c"cr_frame", frame).doc(c"A frame that shows its name; None if it is over."),
-            // Other code sees the object between two steps, except for Python code that a step calls.
-            Attribute::read_only(c"cr_running", |_: This<'_, T>| false).doc(c"Whether it runs: False."),
+            // Only Python code that a step calls sees that.
+            Attribute::read_only(c"cr_running", |this: This<'_, T>| this.is_running()).doc(c"Whether a step runs."),
             Attribute::read_only(c"cr_suspended", is_suspended).doc(c"Whether it was started and is not over."),
             Attribute::read_only(c"cr_state", state).doc(c"Its state, as inspect.getcoroutinestate gives it."),
         ])

@@ -19,10 +19,13 @@ use crate::clock::monotonic_nanos;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stage {
     New,
-    /// It has yielded to the loop, or a step runs.
+    /// A step runs.
+    Running,
+    /// It has yielded to the loop, or waits for something else than a future of its own.
     Begun,
+    /// It waits for its future.
     Waiting,
-    /// It has ended. It never changes again, also if it was ended by Python code that its last step runs.
+    /// It has ended. It holds nothing, and never changes again.
     Over,
 }
 
@@ -115,22 +118,15 @@ where
     pub(crate) fn wait_since(this: This<'_, Self>, future: Ref, now: u64) -> Step {
         this.future.set(Some(future.clone_ref()));
         this.awaited.begin_wait(now);
-        this.set_stage(Stage::Waiting);
+        this.stage.set(Stage::Waiting);
         this.track();
         Step::Wait(future)
-    }
-
-    #[inline(always)]
-    fn set_stage(&self, stage: Stage) {
-        if self.stage.get() != Stage::Over {
-            self.stage.set(stage);
-        }
     }
 
     /// Other code has stepped the call, so it waits on. If the future is done, other code has cancelled it.
     #[cold]
     fn wait_on(&self) -> Result<Step, Raised> {
-        self.set_stage(Stage::Waiting);
+        self.stage.set(Stage::Waiting);
         let future = self.future.get().ok_or(Raised)?;
         if future.call_method(&imports().done, &[])?.is_true()? {
             future.call_method(&imports().result, &[])?;
@@ -166,22 +162,35 @@ where
     }
 
     #[inline(always)]
+    fn is_running(&self) -> bool {
+        self.stage.get() == Stage::Running
+    }
+
+    fn over_error(&self) -> Raised {
+        S::already_awaited(self)
+    }
+
+    #[inline(always)]
     fn step(this: This<'_, Self>, _: Borrowed<'_>) -> Result<Step, Raised> {
         let stage = this.stage.get();
         if stage == Stage::Over {
             return Err(S::already_awaited(&this));
         }
-        this.stage.set(Stage::Begun);
+        this.stage.set(Stage::Running);
         match S::step(this, stage)? {
-            Some(step) => Ok(step),
+            Some(step) => {
+                if this.stage.get() == Stage::Running {
+                    this.stage.set(Stage::Begun);
+                }
+                Ok(step)
+            }
             None => this.wait_on(),
         }
     }
 
     #[inline(always)]
     fn finish(&self) {
-        // A call that is over holds nothing, unless it was ended by a step that went on to wait.
-        if self.stage.replace(Stage::Over) == Stage::Over && self.future.is_empty() {
+        if self.stage.replace(Stage::Over) == Stage::Over {
             return;
         }
         let target = if S::KEEPS_TARGET { self.target.get() } else { self.target.take() };

@@ -175,17 +175,19 @@ pub(super) unsafe fn is_name_count(object: *mut ffi::PyObject, count: usize) -> 
     unsafe { header(object).is_some() && key_count(ffi::Py_TYPE(object)) == count }
 }
 
-/// Can an object for which [`name_count`] has an answer have an attribute of this name, which is interned?
+/// Can an object for which [`name_count`] has an answer have an attribute of this name?
 ///
 /// # Safety
 /// As for [`name_count`].
 pub(super) unsafe fn may_have(object: *mut ffi::PyObject, name: &Ref) -> bool {
-    // SAFETY: the caller's promise. A class with inline values has shared keys, which are all strings.
+    // SAFETY: the caller's promise. A class with inline values has shared keys, which are all strings. They need not be
+    // interned: a program may have set an attribute through the instance's `__dict__`. Two strings can be compared.
     unsafe {
         let class = ffi::Py_TYPE(object);
         let keys = (*class.cast::<ffi::PyHeapTypeObject>()).ht_cached_keys.cast::<u8>();
         let entries = keys.add(TABLE + (1 << *keys.add(TABLE_SIZE))).cast::<[*mut ffi::PyObject; 2]>();
-        (0..key_count(class)).any(|index| (*entries.add(index))[0] == name.as_ptr())
+        (0..key_count(class))
+            .any(|index| ffi::PyUnicode_Compare((*entries.add(index))[0], name.as_ptr()) == 0)
     }
 }
 

@@ -5,6 +5,8 @@ raise. Where asyncio silently accepts an argument (it calls the callable later, 
 """
 
 import asyncio
+import contextlib
+import functools
 import gc
 import socket
 import sys
@@ -152,6 +154,14 @@ def test_a_keyword_that_is_not_known_is_named(loop, method, good):
         getattr(loop, method)(*good, contxt=None)
 
 
+@pytest.mark.parametrize("name", ["loop", "method", "self"])
+@pytest.mark.parametrize("method, good", [("call_soon", {}), ("call_later", {"delay": 1}), ("call_at", {"when": 1})])
+def test_a_wrong_keyword_beside_right_ones_is_named(loop, method, good, name):
+    refused = "multiple values for argument" if name == "self" else "an unexpected keyword argument"
+    with pytest.raises(TypeError, match=rf"^BaseEventLoop.{method}\(\) got {refused} '{name}'$"):
+        getattr(loop, method)(callback=print, **good, **{name: None})
+
+
 def alive(loop):
     seen = []
     loop.call_soon(seen.append, 1)
@@ -273,6 +283,33 @@ def test_keywords_work_where_asyncio_has_them(loop):
     loop.call_soon_threadsafe(callback=lambda: called.append("call_soon_threadsafe"))
     run_once(loop)
     assert sorted(called) == ["call_at", "call_later", "call_soon", "call_soon_threadsafe"]
+
+
+def test_a_subclass_may_pass_arguments_on_by_keyword(loop_factory):
+    with contextlib.closing(loop_factory()) as loop:
+        kind = type(loop)
+
+    class Loop(kind):
+        def call_soon(self, callback, *args, **options):
+            return super().call_soon(functools.partial(callback, *args), **options)
+
+        def call_at(self, when, callback, *args, **options):
+            return super().call_at(when=when, callback=functools.partial(callback, *args), **options)
+
+        def call_later(self, delay, callback, *args, **options):
+            return super().call_later(delay=delay, callback=functools.partial(callback, *args), **options)
+
+    async def main():
+        loop, called = asyncio.get_running_loop(), []
+        loop.call_soon(called.append, "soon")
+        loop.call_at(loop.time(), called.append, "at")
+        loop.call_later(0, called.append, "later")
+        while len(called) < 3:
+            await asyncio.sleep(0)
+        assert called == ["soon", "at", "later"]
+
+    with asyncio.Runner(loop_factory=Loop) as runner:
+        runner.run(main())
 
 
 def test_attributes_of_a_protocol_that_fail_end_only_the_connection(run):

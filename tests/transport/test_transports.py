@@ -414,6 +414,11 @@ def in_place_of_another_attribute(protocol, Kind, Base, other):
     protocol.data_received = other.__get__(protocol)
 
 
+def under_a_key_of_the_dict(protocol, Kind, Base, other):
+    """Another instance has had an attribute of this name through its dict, which does not intern the name."""
+    protocol.data_received = other.__get__(protocol)
+
+
 #: What a program may do so that another method receives.
 REPLACED = {
     "a dict's item": lambda protocol, Kind, Base, other: vars(protocol).update(data_received=other.__get__(protocol)),
@@ -421,6 +426,7 @@ REPLACED = {
         protocol, "__dict__", {**vars(protocol), "data_received": other.__get__(protocol)}
     ),
     "in place of another": in_place_of_another_attribute,
+    "under a key of the dict": under_a_key_of_the_dict,
     "in the base": in_the_base,
     "a property": lambda protocol, Kind, Base, other: setattr(
         Kind, "data_received", property(lambda self: other.__get__(self))
@@ -457,6 +463,8 @@ def test_every_way_to_replace_the_method_that_receives_counts_at_once(run, repla
     async def main():
         if replace is in_place_of_another_attribute:
             Kind().data_received = None
+        if replace is under_a_key_of_the_dict:
+            vars(Kind())["_".join(["data", "received"])] = None
         near, far = await pair(Kind)
         near.spare = None
         for _ in range(3):

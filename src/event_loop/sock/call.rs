@@ -123,8 +123,6 @@ impl SockCall {
     }
 
     fn attempt(&self) -> Result<Attempt, Raised> {
-        // What transports have written in this step leaves first, as in asyncio.
-        self.core().flush_all().map_err(|Fatal| Raised)?;
         let result = self.attempt_once();
         if self.target.is_empty() {
             // The attempt has run Python code, which has closed the call.
@@ -234,6 +232,9 @@ impl AsyncCall for SockState {
             Action::SendFile(transfer) => Some(Rc::clone(transfer)),
             _ => None,
         };
+        // What transports have written in this step leaves first, as in asyncio. That may run Python code, which may close
+        // the socket.
+        this.core().flush_all().map_err(|Fatal| Raised)?;
         let socket = this.target.get().ok_or_else(already_awaited)?;
         if this.state.fd.get() < 0 {
             this.state.fd.set(file_descriptor(&socket).or_else(|raised| {
