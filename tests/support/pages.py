@@ -44,7 +44,7 @@ NEEDS = re.compile(r"<!-- needs: (.*?) -->")
 #: The ports that pages use; any other number is left as it is.
 PORT = re.compile(r"(?<![\d.])(8000|8001|8443|8786|8787|5678|5432|6379|7000)(?!\d)")
 #: Seconds that a command, or the start of a server, may take on a busy machine.
-PATIENCE = 60
+PATIENCE = 240
 
 
 def name(page):
