@@ -20,7 +20,7 @@ import asyncio.transports
 import asyncio.trsock
 import asyncio.unix_events
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any, TYPE_CHECKING, TypeGuard
 
 from . import _core
 
@@ -37,7 +37,6 @@ trsock: Any = asyncio.trsock
 unix_events: Any = asyncio.unix_events
 
 # The classes as asyncio defines them: the program may have put something else under these names before the import.
-AbstractEventLoop: Any = _core.defined_class("asyncio.events", "AbstractEventLoop")
 BaseEventLoop: Any = _core.defined_class("asyncio.base_events", "BaseEventLoop")
 BaseTransport: Any = _core.defined_class("asyncio.transports", "BaseTransport")
 Handle: Any = _core.defined_class("asyncio.events", "Handle")
@@ -45,6 +44,7 @@ SelectorSocketTransport: Any = _core.defined_class("asyncio.selector_events", "_
 TimerHandle: Any = _core.defined_class("asyncio.events", "TimerHandle")
 
 if TYPE_CHECKING:
+    AbstractEventLoop = asyncio.AbstractEventLoop
     StreamReader = asyncio.StreamReader
     StreamReaderProtocol = asyncio.StreamReaderProtocol
     StreamWriter = asyncio.StreamWriter
@@ -101,6 +101,7 @@ if TYPE_CHECKING:
         def _on_shutdown_complete(self, shutdown_exc: Exception | None) -> None: ...
 
 else:
+    AbstractEventLoop = _core.defined_class("asyncio.events", "AbstractEventLoop")
     StreamReader = _core.defined_class("asyncio.streams", "StreamReader")
     StreamReaderProtocol = _core.defined_class("asyncio.streams", "StreamReaderProtocol")
     StreamWriter = _core.defined_class("asyncio.streams", "StreamWriter")
@@ -110,6 +111,6 @@ else:
     SSLProtocol = _core.defined_class("asyncio.sslproto", "SSLProtocol")
 
 
-def is_task(value: Any) -> bool:
+def is_task(value: Any) -> TypeGuard[asyncio.Task[Any]]:
     """Whether it is a task of any class: programs put other classes under the name of asyncio's."""
     return asyncio.isfuture(value) and hasattr(value, "get_coro")

@@ -228,31 +228,33 @@ pub(crate) fn refused(function: &str, message: &str) -> Raised {
 
 /// Replaces the error of a method that has just refused these arguments by the one that the interpreter raises for the
 /// function of Python in whose place the method is: it has asyncio's qualified name, counts all that is missing, and
-/// depends on the version. Leaves any other error as it is.
+/// depends on the version. Leaves any other error as it is. Returns whether the function of Python takes the arguments.
 #[cold]
 #[inline(never)]
-pub(super) fn reword(class: Borrowed<'_>, receiver: Borrowed<'_>, arguments: Arguments<'_>) {
-    let Some(name) = REFUSED.take() else { return };
+pub(super) fn reword(class: Borrowed<'_>, receiver: Borrowed<'_>, arguments: Arguments<'_>) -> bool {
+    let Some(name) = REFUSED.take() else { return false };
     if !Exception::TypeError.is_set() {
-        return;
+        return false;
     }
     let error = take_exception();
-    let refuse = || -> Result<(), Raised> {
+    let takes = || -> Result<bool, Raised> {
         let name = string(&name)?;
         let stand_in = Ref::from(support(class.py(), "stand_in")?).call(&[class, name.borrow()])?;
         if stand_in.is_none() {
-            return Ok(());
+            return Ok(false);
         }
-        stand_in.pass_on(&[receiver], arguments).map(drop)
+        stand_in.pass_on(&[receiver], arguments).map(|_| true)
     };
-    match refuse() {
-        Err(Raised) if Exception::TypeError.is_set() => {}
+    match takes() {
+        Err(Raised) if Exception::TypeError.is_set() => false,
         // The function of Python takes these arguments, or could not be called.
         outcome => {
-            if let Err(raised) = outcome {
+            let takes = outcome.unwrap_or_else(|raised| {
                 drop(raised.take());
-            }
+                false
+            });
             let Raised = raise(error);
+            takes
         }
     }
 }

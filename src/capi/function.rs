@@ -28,7 +28,7 @@ use super::error::Raised;
 use super::exceptions::Exception;
 use super::fallible::{interned, string};
 use super::imports::support;
-use super::inspect::status;
+use super::inspect::{clear_error, status};
 use super::native::{self, Dealloc, Native, This, WeakList, native_class};
 use super::object::{Borrowed, Ref, Slot};
 use super::shared::dict_item;
@@ -205,7 +205,12 @@ unsafe fn refuse(
             let (class, receiver) = (Borrowed::from_ptr(it.class.cast()), Borrowed::from_ptr(*values));
             let arguments = Arguments::new(values.add(1), given as isize - 1, names);
             let Raised = refused(it.about.qualified_name.text().unwrap_or_default(), "takes other arguments");
-            reword(class, receiver, arguments);
+            let takes = reword(class, receiver, arguments);
+            if takes && flags & ffi::METH_O != 0 && given == 1 && ffi::PyTuple_GET_SIZE(names) == 1 {
+                // The only argument, by its name.
+                clear_error();
+                return (function.PyCFunction)(*values, *values.add(1));
+            }
             return null_mut();
         }
         match Ref::from_owned(ffi::PyDescr_NewMethod(it.class, &mut definition)) {

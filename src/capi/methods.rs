@@ -146,7 +146,7 @@ unsafe fn failed<T: Native>(object: Object, arguments: Arguments<'_>) -> Object 
     // SAFETY: the class and the receiver live for the time of the call.
     unsafe {
         let class = Borrowed::from_ptr(T::class().as_ptr().cast());
-        reword(class, Borrowed::from_ptr(object), arguments);
+        let _ = reword(class, Borrowed::from_ptr(object), arguments);
     }
     null_mut()
 }

@@ -403,6 +403,20 @@ def test_a_method_that_receives_may_be_replaced_while_connected(run, tls, kind, 
     run(main())
 
 
+def test_the_only_argument_of_a_method_may_be_given_by_name(run):
+    async def main():
+        near, far = await pair()
+        near.transport.write(data=b"one")
+        near.transport.writelines(list_of_data=[b"two"])
+        near.transport.set_protocol(protocol=near)
+        assert await far.received(6) == b"onetwo"
+        with pytest.raises(TypeError, match="unexpected keyword argument 'dat'"):
+            near.transport.write(dat=b"three")
+        await close(near, far)
+
+    run(main())
+
+
 def in_the_base(protocol, Kind, Base, other):
     del Kind.data_received
     Base.data_received = other

@@ -195,15 +195,27 @@ impl LoopReader {
             return false;
         }
         let core = event_loop.get().outside();
-        core.borrow().hold(|| register(this.object().to_owned(), core, fd))
-            && this.event_loop.set(core.loop_ref()).is_ok()
+        let register = || {
+            // The loop's section may suspend that of the reader, and another thread may close the stream meanwhile.
+            let is_registered = register(this.object().to_owned(), core, fd);
+            if is_registered && this.fd.get() < 0 {
+                core.remove_source(fd, true);
+            }
+            is_registered && this.fd.get() >= 0
+        };
+        core.borrow().hold(register) && this.event_loop.set(core.loop_ref()).is_ok()
     }
 
-    /// Completes `future` once `look` has another result than `Pending`.
-    pub(super) fn wait(&self, request: &ReadRequest, future: Ref) {
+    /// Completes `future` once `look` has another result than `Pending`. Returns false if that will not be, because
+    /// another thread has closed the stream or moved it.
+    pub(super) fn wait(&self, request: &ReadRequest, future: Ref) -> bool {
+        if self.fd.get() < 0 {
+            return false;
+        }
         self.received.borrow_mut().give_back_memory();
         self.request.replace(request.clone());
         self.future.set(Some(future));
+        true
     }
 
     /// Ends the wait of the read.

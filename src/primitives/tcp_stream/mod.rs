@@ -225,11 +225,9 @@ impl TcpStream {
                     new_future(core).map(|future| (future, core.polls.last_poll()))
                 })?;
                 drop(self.open(waited)?);
-                if self.reader.is_empty() {
-                    return Ok(None);
-                }
-                object.with_native(|reader: This<'_, LoopReader>| reader.wait(request, future.clone_ref()));
-                return Ok(Some((future, now)));
+                let waits = object
+                    .with_native(|reader: This<'_, LoopReader>| reader.wait(request, future.clone_ref()));
+                return Ok((waits == Some(true)).then_some((future, now)));
             }
             return self.on_runtime().map(|_| None);
         }
