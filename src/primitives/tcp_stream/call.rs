@@ -63,7 +63,7 @@ impl TcpStreamCall {
         let waited = !this.future.is_empty();
         drop(stream.open(waited)?);
         if !waited && stream.reading.get() {
-            return Err(Exception::RuntimeError.raise("another task is already reading from this stream"));
+            return Err(already_read());
         }
         if !waited && budget::is_spent() {
             return Ok(Step::Yield);
@@ -77,9 +77,16 @@ impl TcpStreamCall {
         let request = &request.clone();
         loop {
             budget::refill();
-            if let Some((future, now)) = stream.wait(this.py(), request, waited)? {
-                stream.reading.set(true);
-                return Ok(TcpStreamCall::wait_since(this, future, now));
+            // This comes first: to begin a wait may let another thread read, or run Python code that does.
+            if !waited && stream.reading.replace(true) {
+                return Err(already_read());
+            }
+            match stream.wait(this.py(), request, waited) {
+                Ok(Some((future, now))) => return Ok(TcpStreamCall::wait_since(this, future, now)),
+                other => {
+                    stream.reading.set(waited);
+                    drop(other?);
+                }
             }
             let found = stream.look(request, false, waited)?;
             if let Some(step) = conclude(stream, found, request, kind)? {
@@ -194,6 +201,11 @@ impl AsyncCall for TcpStreamState {
     fn waits_for(call: &TcpStreamCall) -> Option<Ref> {
         call.future.get().or_else(|| call.object.get())
     }
+}
+
+#[cold]
+fn already_read() -> Raised {
+    Exception::RuntimeError.raise("another task is already reading from this stream")
 }
 
 /// Sends what fits. Returns true if that was all.
