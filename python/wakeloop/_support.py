@@ -32,7 +32,7 @@ TABLE: dict[str, tuple[Callable[..., Any], str, str]] = {
     "asyncios_parameters": (_parameters.asyncios_parameters, "kind, name", "A program looks at a native method."),
     "stand_in": (_parameters.stand_in, "kind, name", "A native method refuses its arguments."),
     # -- the loop
-    "by_keyword": (_fallbacks.by_keyword, "loop, method, /, *args, **kwargs", "A fast method gets keywords it does not take."),
+    "by_keyword": (_fallbacks.by_keyword, "loop, method, *args, **kwargs", "A fast method gets keywords it does not take."),
     "later": (_fallbacks.later, "self, delay, callback, *args, context", "call_later, and call_at is overridden."),
     "inherit": (_inheritance.inherit, "loop", "The methods of a loop's class may have changed."),
     "new_gate": (_fallbacks.new_gate, "", "A thread cancels a handle that runs."),
