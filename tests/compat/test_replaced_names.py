@@ -25,18 +25,10 @@ def replace(module, name, how):
 """
 
 PROGRAM = """
-async def serve(reader, writer):
-    writer.write(await reader.readline())
-    writer.close()
+from tests.support.exchange import exchange
 
 async def main():
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
-    writer.write(b"hi\\n")
-    print(await reader.read())
-    writer.close()
-    server.close()
-    await server.wait_closed()
+    print(await exchange())
     process = await asyncio.create_subprocess_exec("sh", "-c", "exit 3")
     print(await process.wait())
     print(await asyncio.get_running_loop().run_in_executor(None, len, "abc"))

@@ -1,4 +1,4 @@
-"""What a task awaits: stepped, thrown into and closed by hand, as a coroutine of Python can be."""
+"""Awaitables are stepped, thrown into and closed by hand, as a coroutine of Python can be."""
 
 import asyncio
 import inspect

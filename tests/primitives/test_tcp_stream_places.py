@@ -502,9 +502,6 @@ def test_a_read_that_begins_while_another_one_begins_to_wait_is_refused():
     """The loop's create_future is Python code, which runs when the first read begins to wait."""
 
     async def main():
-        listener = await wakeloop.TcpListener.bind("127.0.0.1", 0)
-        stream = await wakeloop.TcpStream.connect("127.0.0.1", listener.port)
-        peer = await listener.accept()
         loop, refused = asyncio.get_running_loop(), []
         make = loop.create_future
 
@@ -515,13 +512,11 @@ def test_a_read_that_begins_while_another_one_begins_to_wait_is_refused():
             refused.append(raised.type)
             return make()
 
-        loop.create_future = create_future
-        read = asyncio.ensure_future(stream.read(3))
-        await asyncio.sleep(0)
-        await peer.write_all(b"one")
-        assert await read == b"one" and refused == [RuntimeError]
-        for each in (stream, peer, listener):
-            each.close()
-            await each.wait_closed()
+        async with connected() as (stream, peer):
+            loop.create_future = create_future
+            read = asyncio.ensure_future(stream.read(3))
+            await asyncio.sleep(0)
+            peer.sendall(b"one")
+            assert await read == b"one" and refused == [RuntimeError]
 
     asyncio.run(main())
