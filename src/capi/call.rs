@@ -318,21 +318,22 @@ pub(crate) fn in_context<T>(context: &Ref, body: impl FnOnce() -> Result<T, Rais
     if enter(context) { leave(context, body()) } else { Err(Raised) }
 }
 
-/// Runs a callback by the `run` of an object that is no context, after it could not be entered: asyncio asks a context for
-/// nothing else. Returns nothing, and leaves the error as it is, if that was about something else.
+/// Runs a callback by the `run` of an object that is no context, after it could not be entered: asyncio asks a context
+/// for nothing else. If the error is about something else, it stays.
 #[cold]
 pub(crate) fn run_in_other(
     context: &Ref,
     callback: &Ref,
     arguments: &[Borrowed<'_>],
-) -> Option<Result<(), Raised>> {
+    raised: Raised,
+) -> Result<(), Raised> {
     // SAFETY: a live object.
     if context.is_none() || unsafe { ffi::PyContext_CheckExact(context.as_ptr()) } != 0 {
-        return None;
+        return Err(raised);
     }
-    drop(super::error::take_exception());
+    drop(raised.take());
     let all: Vec<_> = std::iter::once(callback.borrow()).chain(arguments.iter().copied()).collect();
-    Some(interned("run").and_then(|run| context.getattr(&run)).and_then(|run| run.call(&all)).map(drop))
+    context.getattr(&interned("run")?)?.call(&all).map(drop)
 }
 
 /// As [`in_context`], for the one context that a native object runs all its callbacks in. A callback that causes

@@ -24,7 +24,7 @@ use pyo3::types::PyType;
 use super::arguments::{Arguments, refused, reword};
 use super::call::guard;
 use super::collector::{Traverse, Visitor};
-use super::error::Raised;
+use super::error::{Raised, unless_raised};
 use super::exceptions::Exception;
 use super::fallible::{interned, string};
 use super::imports::support;
@@ -261,14 +261,8 @@ fn asyncios(this: &Function) -> Option<Ref> {
     let made = support(class.py(), "asyncios_parameters")
         .map_err(Raised::from)
         .and_then(|function| Ref::from(function).call(&[class, this.about.name.borrow()]));
-    match made {
-        Ok(template) => (!template.is_none()).then_some(template),
-        // While the package is imported, its Python code is not there yet.
-        Err(raised) => {
-            drop(raised.take());
-            None
-        }
-    }
+    // It fails while the package is imported: its Python code is not there yet.
+    unless_raised(made).filter(|template| !template.is_none())
 }
 
 impl About {

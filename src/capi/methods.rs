@@ -93,7 +93,6 @@ adapters! {
         Borrowed<'a>: Borrowed::from_ptr(arguments), Option<Borrowed<'a>>: Borrowed::from_nullable(keywords));
 }
 
-/// Calls a method with any arguments. If it refuses them, the error gets the interpreter's words.
 unsafe extern "C" fn fast<T, F, R>(
     object: Object,
     values: *const Object,
@@ -105,14 +104,12 @@ where
     F: for<'a> Fn(This<'a, T>, Arguments<'a>) -> R + Copy,
     R: Returned,
 {
-    guard(|| {
-        // SAFETY: as in `adapters`.
-        unsafe {
-            let arguments = Arguments::new(values, count, names);
-            let result = in_section(object, |this| callable::<F>()(this, arguments).into_object());
-            result.map_or_else(|Raised| failed::<T>(object, arguments), Ref::into_ptr)
-        }
-    })
+    // SAFETY: as in `adapters`.
+    unsafe {
+        answer::<T>(object, values, count, names, |arguments| {
+            in_section(object, |this| callable::<F>()(this, arguments).into_object())
+        })
+    }
 }
 
 /// As `fast`, outside of a section.
@@ -127,28 +124,40 @@ where
     F: for<'a> Fn(This<'a, T>, Arguments<'a>) -> R + Copy,
     R: Returned,
 {
-    guard(|| {
-        // SAFETY: as in `adapters`.
-        unsafe {
-            let arguments = Arguments::new(values, count, names);
-            let result = callable::<F>()(This::outside(object), arguments).into_object();
-            result.map_or_else(|Raised| failed::<T>(object, arguments), Ref::into_ptr)
-        }
-    })
+    // SAFETY: as in `adapters`.
+    unsafe {
+        answer::<T>(object, values, count, names, |arguments| {
+            callable::<F>()(This::outside(object), arguments).into_object()
+        })
+    }
 }
 
-/// The result of a method that has failed.
+/// Calls a method with any arguments. If it refuses them, the error gets the interpreter's words.
 ///
 /// # Safety
-/// A live receiver.
-#[cold]
-unsafe fn failed<T: Native>(object: Object, arguments: Arguments<'_>) -> Object {
-    // SAFETY: the class and the receiver live for the time of the call.
-    unsafe {
-        let class = Borrowed::from_ptr(T::class().as_ptr().cast());
-        let _ = reword(class, Borrowed::from_ptr(object), arguments);
-    }
-    null_mut()
+/// The arguments of a running call.
+#[inline(always)]
+unsafe fn answer<T: Native>(
+    object: Object,
+    values: *const Object,
+    count: ffi::Py_ssize_t,
+    names: Object,
+    call: impl FnOnce(Arguments<'_>) -> Result<Ref, Raised>,
+) -> Object {
+    guard(|| {
+        // SAFETY: the caller's contract. The class and the receiver live for the time of the call.
+        unsafe {
+            let arguments = Arguments::new(values, count, names);
+            call(arguments).map_or_else(
+                |Raised| {
+                    let class = Borrowed::from_ptr(T::class().as_ptr().cast());
+                    let _ = reword(class, Borrowed::from_ptr(object), arguments);
+                    null_mut()
+                },
+                Ref::into_ptr,
+            )
+        }
+    })
 }
 
 #[inline(always)]

@@ -1,8 +1,8 @@
 //! The coroutine of a call that may have to wait.
 //!
 //! A [`Pending`] keeps what all such calls have: the name, the object that the call is of, the future that its task
-//! waits for, and how far it is. What differs from call to call is in the trait [`AsyncCall`]: how it is attempted, what
-//! it gives back when it ends, and what it waits for in the eyes of `wakeloop.tasks()`.
+//! waits for, and how far it is. What differs from call to call is in the trait [`AsyncCall`]: how it is attempted,
+//! what it gives back when it ends, and what it waits for in the eyes of `wakeloop.tasks()`.
 
 use std::cell::Cell;
 use std::mem::offset_of;

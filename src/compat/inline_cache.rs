@@ -1,5 +1,5 @@
-//! A method that is looked up for each call, at the price of a comparison: an inline cache, as the interpreter has one for
-//! each place of a call.
+//! A method that is looked up for each call, at the price of a comparison: an inline cache, as the interpreter has one
+//! for each place of a call.
 //!
 //! A lookup asks the object's class and then the object. Its result is the same as long as the class has the same
 //! version tag, and the object can have no attribute of that name: its attributes are inline ([`inline_values`]), and

@@ -50,7 +50,7 @@ impl InlineValues {
         // Its memory is read only if the flags of the class say that its values are inline. A `Ref` owns every object.
         unsafe {
             let raw = kind.as_ptr().cast::<ffi::PyTypeObject>();
-            if (*raw).tp_flags & FLAGS != FLAGS || (*raw).tp_basicsize as usize != HEADER {
+            if !are_inline(raw) {
                 return None;
             }
             let nothing = Ref::from_owned(ffi::PyTuple_New(0))?;
@@ -157,12 +157,17 @@ impl InlineValues {
 /// [`are_known`] holds, and the object lives.
 #[inline(always)]
 pub(super) unsafe fn name_count(object: *mut ffi::PyObject) -> Option<usize> {
-    // SAFETY: the caller's promise. The flags of the class say that its values are inline.
+    // SAFETY: the caller's promise. The memory is read only if the values of the class are inline.
     unsafe {
         let class = ffi::Py_TYPE(object);
-        let inline = ffi::PyType_GetFlags(class) & FLAGS == FLAGS && (*class).tp_basicsize as usize == HEADER;
-        (inline && header(object).is_some()).then(|| key_count(class))
+        (are_inline(class) && header(object).is_some()).then(|| key_count(class))
     }
+}
+
+/// Are the values of instances of the class inline, and does it add nothing else to the size of `object`?
+unsafe fn are_inline(class: *mut ffi::PyTypeObject) -> bool {
+    // SAFETY: the callers pass a live class.
+    unsafe { ffi::PyType_GetFlags(class) & FLAGS == FLAGS && (*class).tp_basicsize as usize == HEADER }
 }
 
 /// Is this the answer of [`name_count`]?

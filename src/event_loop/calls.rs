@@ -102,8 +102,8 @@ fn c_call<'a>(
     (!context.is_none()).then_some((callback, argument, context))
 }
 
-/// Is the loop closed, or must a method that schedules callbacks look for debug mode and for patches? Patches are noticed
-/// here between two runs.
+/// Is the loop closed, or must a method that schedules callbacks look for debug mode and for patches? Patches are
+/// noticed here between two runs.
 #[inline(always)]
 fn is_exceptional(core: &Core) -> bool {
     core.instrumentation.is_attentive() && (needs_look(core) || core.is_closed())
@@ -320,18 +320,18 @@ fn deadline(when: Borrowed<'_>) -> Result<Deadline, Raised> {
     }
 }
 
-/// Schedules a callback. The caller has looked for the context first, so wrong keywords are refused before a wrong time,
-/// as in asyncio. The errors of debug mode name `call_at` also for `call_later`, because asyncio's `call_later`
-/// calls `call_at`.
+/// Schedules a callback. Wrong keywords are refused before a wrong time, as in asyncio. The errors of debug mode name
+/// `call_at` also for `call_later`, because asyncio's `call_later` calls `call_at`.
 #[inline(always)]
 fn at(
     core: &Core,
-    when: Deadline,
+    when: impl FnOnce() -> Result<Deadline, Raised>,
     callback: Borrowed<'_>,
     arguments: Arguments<'_>,
-    context: Option<Borrowed<'_>>,
     function: &str,
 ) -> Result<Ref, Raised> {
+    let context = arguments.context(function)?;
+    let when = when()?;
     let mut traceback = None;
     if check(core)? {
         if let Some(replacement) = replacement(core, function)? {
@@ -367,8 +367,7 @@ fn call_later(core: Loop<'_>, arguments: Arguments<'_>) -> Result<Ref, Raised> {
     if core.clock.is_custom_timing(&core.object()) {
         return custom_later(core, delay, callback, arguments);
     }
-    let context = arguments.context("call_later")?;
-    at(&core, deadline_after(&core, false, delay)?, callback, arguments, context, "call_later")
+    at(&core, || deadline_after(&core, false, delay), callback, arguments, "call_later")
 }
 
 /// `call_later` on a loop with a custom clock, or with an overridden `call_at`, which has to be called for every timer
@@ -381,8 +380,7 @@ fn custom_later(
     arguments: Arguments<'_>,
 ) -> Result<Ref, Raised> {
     if !core.clock.has_custom_call_at() {
-        let context = arguments.context("call_later")?;
-        return at(&core, deadline_after(&core, true, delay)?, callback, arguments, context, "call_later");
+        return at(&core, || deadline_after(&core, true, delay), callback, arguments, "call_later");
     }
     support_function(core, "later")?.pass_on(&[core.object()], arguments)
 }
@@ -391,8 +389,7 @@ fn call_at(core: Loop<'_>, arguments: Arguments<'_>) -> Result<Ref, Raised> {
     let [when, callback, ..] = *arguments.rest(0) else {
         return by_keyword(core, arguments, "call_at");
     };
-    let context = arguments.context("call_at")?;
-    at(&core, deadline(when)?, callback, arguments, context, "call_at")
+    at(&core, || deadline(when), callback, arguments, "call_at")
 }
 
 fn time(core: Loop<'_>) -> Result<Ref, Raised> {

@@ -110,10 +110,9 @@ fn run_plain(core: &Core, entry: Entry, batch: &mut Batch) -> Result<(), Fatal> 
                 }
                 Err(raised) => {
                     let given = argument.as_ref().map(Ref::borrow);
-                    match run_in_other(&context, &callback, given.as_slice()) {
-                        Some(Ok(())) => after(&callback).map_err(|Raised| Fatal),
-                        Some(Err(raised)) => core.report_call(callback, argument, context, raised),
-                        None => core.report_call(callback, argument, context, raised),
+                    match run_in_other(&context, &callback, given.as_slice(), raised) {
+                        Ok(()) => after(&callback).map_err(|Raised| Fatal),
+                        Err(raised) => core.report_call(callback, argument, context, raised),
                     }
                 }
             }

@@ -209,10 +209,7 @@ fn invoke_elsewhere(
         Some(items) => items.to_vec(),
         None => stack.arguments.iter().flatten().map(Ref::borrow).collect(),
     };
-    match run_in_other(&context, callback, &arguments) {
-        Some(result) => result.map_err(|raised| (raised, context)),
-        None => Err((raised, context)),
-    }
+    run_in_other(&context, callback, &arguments, raised).map_err(|raised| (raised, context))
 }
 
 /// Runs a handle that is not native, such as an `asyncio.Handle` from inherited code or another library.

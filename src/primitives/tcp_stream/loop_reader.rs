@@ -195,15 +195,18 @@ impl LoopReader {
             return false;
         }
         let core = event_loop.get().outside();
-        let register = || {
+        let watch = || {
+            if !register(this.object().to_owned(), core, fd) {
+                return false;
+            }
             // The loop's section may suspend that of the reader, and another thread may close the stream meanwhile.
-            let is_registered = register(this.object().to_owned(), core, fd);
-            if is_registered && this.fd.get() < 0 {
+            let is_open = this.fd.get() >= 0;
+            if !is_open {
                 core.remove_source(fd, true);
             }
-            is_registered && this.fd.get() >= 0
+            is_open
         };
-        core.borrow().hold(register) && this.event_loop.set(core.loop_ref()).is_ok()
+        core.borrow().hold(watch) && this.event_loop.set(core.loop_ref()).is_ok()
     }
 
     /// Completes `future` once `look` has another result than `Pending`. Returns false if that will not be, because
