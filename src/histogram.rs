@@ -60,7 +60,7 @@ impl Histogram {
         }
     }
 
-    /// The numbers of this moment, with the sum that whoever counts has added up.
+    /// The current numbers. The caller passes the sum of the durations, which the histogram does not keep.
     pub(crate) fn snapshot(&self, sum: u64) -> Snapshot {
         Snapshot {
             counts: std::array::from_fn(|index| self.counts[index].load(Relaxed)),

@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use crate::histogram::Snapshot;
 
-/// What is known of a metric outside of Rust.
+/// The description of a metric for Python and for monitoring systems.
 #[derive(Debug)]
 pub(crate) struct Metric {
     pub(crate) field: &'static str,
@@ -40,7 +40,7 @@ pub(crate) enum Value<'a> {
 
 /// A type of the fields of snapshots.
 pub(crate) trait Figure: Default {
-    /// What the name has behind it outside of Rust.
+    /// The end of the name outside of Rust.
     const SUFFIX: &'static str = "";
 
     fn value(&self) -> Value<'_>;

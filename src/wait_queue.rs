@@ -3,9 +3,9 @@
 //! A waiter is what its owner wakes: a waker, a task of a loop, a thread. It is in one of three states:
 //!
 //! - *waiting*: in the line.
-//! - *notified*: taken out of the line alone. It looks whether there is something for it, and consumes the notification.
-//!   If another was faster, it joins the line at its earlier place, so that it is not overtaken twice by those behind
-//!   it. If it leaves before that, its owner passes the notification on.
+//! - *notified*: taken out of the line alone. It looks whether there is something for it, and consumes the
+//!   notification. If another was faster, it joins the line at its earlier place, so that it is not overtaken twice by
+//!   those behind it. If it leaves before that, its owner passes the notification on.
 //! - *served*: it has consumed its notification, or was taken out of the line with all others. The line has no trace of
 //!   it.
 //!

@@ -156,8 +156,8 @@ looks_up_names = _core.unpatched(
 
 runs_in_executor = _core.unpatched((SelectorEventLoop, "run_in_executor"))
 
-# asyncio's child watchers. Until 3.13 they are public and belong to the policy, from 3.14 on they are private and belong
-# to the loop.
+# asyncio's child watchers. Until 3.13 they are public and belong to the policy, from 3.14 on they are private and
+# belong to the loop.
 _watcher_prefix = "" if sys.version_info < (3, 14) else "_"
 PidfdChildWatcher: Any = _core.defined_class("asyncio.unix_events", f"{_watcher_prefix}PidfdChildWatcher")
 ThreadedChildWatcher: Any = _core.defined_class("asyncio.unix_events", f"{_watcher_prefix}ThreadedChildWatcher")

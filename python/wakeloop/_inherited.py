@@ -20,7 +20,7 @@ import asyncio.transports
 import asyncio.trsock
 import asyncio.unix_events
 from collections.abc import Callable, Iterable
-from typing import Any, TYPE_CHECKING, TypeGuard
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from . import _core
 

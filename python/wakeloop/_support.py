@@ -1,7 +1,7 @@
 """The border between the two halves: everything of Python that native code calls by name.
 
-`TABLE` is all of it. Native code looks a name up in this module at each call, where speed does not matter: in errors, in
-debug mode, and once in a connection's life.
+`TABLE` is all of it. Native code looks a name up in this module at each call, where speed does not matter: in errors,
+in debug mode, and once in a connection's life.
 """
 
 from __future__ import annotations
@@ -32,7 +32,11 @@ TABLE: dict[str, tuple[Callable[..., Any], str, str]] = {
     "asyncios_parameters": (_parameters.asyncios_parameters, "kind, name", "A program looks at a native method."),
     "stand_in": (_parameters.stand_in, "kind, name", "A native method refuses its arguments."),
     # -- the loop
-    "by_keyword": (_fallbacks.by_keyword, "loop, method, *args, **kwargs", "A fast method gets keywords it does not take."),
+    "by_keyword": (
+        _fallbacks.by_keyword,
+        "loop, method, *args, **kwargs",
+        "A fast method gets keywords it does not take.",
+    ),
     "later": (_fallbacks.later, "self, delay, callback, *args, context", "call_later, and call_at is overridden."),
     "inherit": (_inheritance.inherit, "loop", "The methods of a loop's class may have changed."),
     "new_gate": (_fallbacks.new_gate, "", "A thread cancels a handle that runs."),
@@ -53,7 +57,11 @@ TABLE: dict[str, tuple[Callable[..., Any], str, str]] = {
     # -- arguments that native code leaves to asyncio
     "buffer_limits": (_fallbacks.buffer_limits, "high, low", "set_write_buffer_limits() is called."),
     "check_socket": (_fallbacks.check_socket, "loop, sock", "sock_*() gets no plain socket, or in debug mode."),
-    "inherited_sock_call": (_fallbacks.inherited_sock_call, "loop, name, *args", "sock_*() gets no plain socket, after the check."),
+    "inherited_sock_call": (
+        _fallbacks.inherited_sock_call,
+        "loop, name, *args",
+        "sock_*() gets no plain socket, after the check.",
+    ),
     "refuse_stream_data": (_fallbacks.refuse_stream_data, "transport, data", "write() gets what is not bytes-like."),
     "skips_piece": (_fallbacks.skips_piece, "item", "writelines() gets an item that is not bytes-like."),
     # -- sockets and files
@@ -65,7 +73,11 @@ TABLE: dict[str, tuple[Callable[..., Any], str, str]] = {
     "QueueShutDown": (_queues.QueueShutDown, "", "The queue was shut down. The class is raised."),
     # -- reports: errors that asyncio gives to the loop's exception handler, to a future or to the log
     "callback_failed": (_reports.callback_failed, "loop, handle, exception", "A callback has raised."),
-    "bare_callback_failed": (_reports.bare_callback_failed, "loop, handle, exception", "One without a handle has raised."),
+    "bare_callback_failed": (
+        _reports.bare_callback_failed,
+        "loop, handle, exception",
+        "A callback without a handle has raised.",
+    ),
     "step_failed": (
         _reports.step_failed,
         "loop, transport, step, context, exception, *args",
@@ -91,13 +103,17 @@ TABLE: dict[str, tuple[Callable[..., Any], str, str]] = {
     "pipe_write_after_lost": (_reports.pipe_write_after_lost, "lost", "Writes to a lost pipe."),
     "fail_waiter": (_reports.fail_waiter, "waiter, error", "A future of sendfile() fails."),
     "connect_failed": (_reports.connect_failed, "waiter, code, address", "A connection cannot be made."),
-    "connection_failed": (_reports.connection_failed, "loop, exception, protocol", "An accepted one gets no transport."),
+    "connection_failed": (
+        _reports.connection_failed,
+        "loop, exception, protocol",
+        "An accepted connection gets no transport.",
+    ),
     "accept_exhausted": (
         _reports.accept_exhausted,
         "loop, factory, sock, server, backlog, exception",
         "accept() finds no descriptor or memory.",
     ),
-    "accept_broken": (_reports.accept_broken, "loop, sock, exception", "accept() fails for good."),
+    "accept_broken": (_reports.accept_broken, "loop, sock, exception", "accept() fails with an error that does not pass."),
     "accept_by_asyncio": (
         _reports.accept_by_asyncio,
         "loop, factory, sock, server, backlog",

@@ -75,11 +75,11 @@ class Histogram:
 
 @dataclasses.dataclass(frozen=True)
 class _Metric:
-    """What native code says of a field: a line of its table of metrics."""
+    """A line of native code's table of metrics."""
 
     #: `counter`, `gauge` or `histogram`.
     kind: str
-    #: What it is, in one line.
+    #: One line for monitoring systems.
     help: str
 
 

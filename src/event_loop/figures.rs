@@ -56,8 +56,8 @@ pub(crate) fn describe<'a, 'py>(
     )
 }
 
-/// A loop on the page of another process: name, generation, whether it runs, how long it has been busy, its figures, and
-/// the time, the duration and the name of each slow callback.
+/// A loop on the page of another process: name, generation, whether it runs, how long it has been busy, its figures,
+/// and the time, the duration and the name of each slow callback.
 pub(crate) fn of_published<'py>(py: Python<'py>, found: &PublishedLoop) -> PyResult<Bound<'py, PyAny>> {
     let number = |number: u64| Ok::<_, PyErr>(Fallible(number).into_pyobject(py)?.into_any());
     let text = |text: &[u8]| Ok::<_, PyErr>(Fallible(text).into_pyobject(py)?.into_any());

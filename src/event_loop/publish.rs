@@ -1,5 +1,5 @@
-//! Writes what a loop does not count while it runs: its gauges for `loop.metrics()`, and around the polls of a published
-//! loop, so that a reader of the shared page has them.
+//! Writes what a loop does not count while it runs: its gauges for `loop.metrics()`, and around the polls of a
+//! published loop, so that a reader of the shared page has them.
 
 use super::core::Core;
 use super::core::fd_table::SourceKind;

@@ -234,7 +234,7 @@ impl Cell<Histogram> for Durations {
 }
 
 metrics! {
-    /// What one worker has done, in a snapshot. All is zero for a worker that was not needed so far.
+    /// The work of one worker, in a snapshot. All is zero for a worker that was not needed so far.
     #[derive(Clone, Debug, Default, PartialEq, Eq)]
     #[non_exhaustive]
     pub struct WorkerMetrics;

@@ -1,5 +1,5 @@
-//! Debug mode and tracers' patches, which have to see every callback, and everything else that is rare and that a method
-//! which schedules callbacks has to respect.
+//! Debug mode and tracers' patches, which have to see every callback, and other rare states that the methods which
+//! schedule callbacks have to respect.
 //!
 //! A loop looks for patches when it is created and when it begins to run. For each callback it checks one flag, which
 //! also says whether a program wants to know when each task has made its last step, and whether the flight recorder is

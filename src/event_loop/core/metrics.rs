@@ -1,6 +1,6 @@
 //! The loop's counters: a line of the table makes a counter, and its name, kind and help for Python and for monitoring
-//! systems. Only threads in a section of the loop write them, most often the loop's own. Any thread may read them at any
-//! time.
+//! systems. Only threads in a section of the loop write them, most often the loop's own. Any thread may read them at
+//! any time.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
@@ -32,7 +32,7 @@ impl Counter {
 }
 
 metrics! {
-    /// What a loop has done since it was created, and what it has to do. Times are measured on the monotonic clock.
+    /// The work of a loop since it was created, and the work that waits. Times are measured on the monotonic clock.
     #[derive(Debug, Default)]
     pub(crate) struct LoopFigures;
 
@@ -74,7 +74,7 @@ metrics! {
     gauge lookups: u64 in Counter = "Name lookups that run or wait for a thread";
 }
 
-/// What Python adds to the figures of a loop.
+/// The metrics of a loop that Python adds.
 pub(crate) const ADDED: [Metric; 3] = [
     added("running", "gauge", "1 while a thread is in run_forever"),
     added("executor_queued", "gauge", "Jobs of the default executor that have not begun to run"),

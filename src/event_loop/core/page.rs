@@ -114,7 +114,7 @@ pub(crate) fn layout() -> impl Iterator<Item = (&'static str, usize, &'static st
     front.into_iter().chain(counters)
 }
 
-/// What a reader finds in the slot of a loop. All times are nanoseconds.
+/// The contents of a loop's slot, as a reader finds them. All times are nanoseconds.
 #[derive(Debug)]
 pub(crate) struct PublishedLoop {
     pub(crate) name: Vec<u8>,

@@ -232,8 +232,8 @@ impl AsyncCall for SockState {
             Action::SendFile(transfer) => Some(Rc::clone(transfer)),
             _ => None,
         };
-        // What transports have written in this step leaves first, as in asyncio. That may run Python code, which may close
-        // the socket.
+        // What transports have written in this step leaves first, as in asyncio. That may run Python code, which may
+        // close the socket.
         this.core().flush_all().map_err(|Fatal| Raised)?;
         let socket = this.target.get().ok_or_else(already_awaited)?;
         if this.state.fd.get() < 0 {

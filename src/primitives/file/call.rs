@@ -102,7 +102,7 @@ impl Action {
     }
 }
 
-/// What the call has got so far.
+/// The result of the steps so far.
 enum Got {
     Nothing,
     /// In a forked child no task of the parent passes the turn on.

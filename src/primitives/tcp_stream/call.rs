@@ -33,7 +33,8 @@ pub(super) enum Action {
     Done,
 }
 
-/// A call of a stream, which is the target, and whose lock guards the call. The object is what sends the rest of a write.
+/// A call of a stream, which is the target, and whose lock guards the call. The object is what sends the rest of a
+/// write.
 pub(super) type TcpStreamCall = Pending<TcpStreamState>;
 
 #[derive(Debug)]

@@ -93,7 +93,7 @@ pub(crate) trait TransportFields: Dealloc {
 pub(crate) trait TransportKind: TransportFields + Traverse + Source {
     /// The name of the class in Python, with its module.
     const NAME: &'static CStr;
-    /// What the repr of a closed transport ends with.
+    /// The end of the repr of a closed transport.
     const CLOSED: &str = "";
     /// The asyncio class whose patches it follows.
     const REPLACES: Replaced;
