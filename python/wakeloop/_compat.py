@@ -18,8 +18,29 @@ import types
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from . import _core, _sockets
+from . import _core
 from ._inherited import Handle, SelectorEventLoop, base_events, events, selector_events, sslproto, unix_events
+
+#: The methods that asyncio's stream transport calls on a socket. If one is overridden or patched, it has to be called.
+STREAM_CALLS = (
+    "close",
+    "detach",
+    "family",
+    "fileno",
+    "getpeername",
+    "getsockname",
+    "recv",
+    "recv_into",
+    "send",
+    "sendmsg",
+    "setsockopt",
+    "shutdown",
+    "type",
+)
+#: The methods that asyncio's datagram transport calls.
+_DATAGRAM_CALLS = ("close", "fileno", "getpeername", "getsockname", "recvfrom", "send", "sendto")
+#: The methods with which asyncio makes sockets for connections, and accepts them.
+_MAKING_CALLS = ("__init__", "__new__", "_accept", "accept", "connect", "getsockopt", "setblocking")
 
 
 def names_within(function: Any, module: Any) -> set[str]:
@@ -83,11 +104,11 @@ def _methods(parts: tuple[tuple[Any, ...], ...]) -> list[Any]:
 _base = selector_events._SelectorTransport
 _streams = (
     *_transport(selector_events, "_SelectorSocketTransport", _base),
-    (_sockets.Socket, *_sockets.STREAM_CALLS),
+    (_core.Socket, *STREAM_CALLS),
 )
 _datagrams = (
     *_transport(selector_events, "_SelectorDatagramTransport", _base),
-    (_sockets.Socket, *_sockets.DATAGRAM_CALLS),
+    (_core.Socket, *_DATAGRAM_CALLS),
 )
 # asyncio's transports of pipes read and write with these two functions.
 _read_pipes = (
@@ -137,15 +158,15 @@ HANDLES = (*_handles, (Handle, "_run"))
 
 #: May our loop make and accept sockets without the socket module?
 makes_sockets = _core.unpatched(
-    (base_events, "socket"), (socket, "socket"), (_sockets.Socket, *_sockets.MAKING_CALLS)
+    (base_events, "socket"), (socket, "socket"), (_core.Socket, *_MAKING_CALLS)
 )
 #: May our loop wait for the end of a connect without the socket's methods? The answer depends on the socket.
-waits_for_connects = _core.unpatched((_sockets.Socket, "fileno", "getsockopt"))
+waits_for_connects = _core.unpatched((_core.Socket, "fileno", "getsockopt"))
 #: Would a new pair of sockets be of Python's own class? The program may see that they are made.
 makes_pairs = _core.unpatched(
     (selector_events, "socket"),
     (socket, "socket", "socketpair"),
-    (_sockets.Socket, "__init__", "__new__", "setblocking"),
+    (_core.Socket, "__init__", "__new__", "setblocking"),
 )
 creates_connections = _core.unpatched((SelectorEventLoop, "create_connection"))
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from . import _core
+from ._compat import STREAM_CALLS
 from ._inherited import selector_events, trsock
 
 if TYPE_CHECKING:
@@ -18,27 +19,6 @@ else:
 
 #: The class itself: programs and their tests put others under its name.
 Socket = _core.Socket
-
-#: The methods that asyncio's stream transport calls on a socket. If one is overridden or patched, it has to be called.
-STREAM_CALLS = (
-    "close",
-    "detach",
-    "family",
-    "fileno",
-    "getpeername",
-    "getsockname",
-    "recv",
-    "recv_into",
-    "send",
-    "sendmsg",
-    "setsockopt",
-    "shutdown",
-    "type",
-)
-#: The methods that asyncio's datagram transport calls.
-DATAGRAM_CALLS = ("close", "fileno", "getpeername", "getsockname", "recvfrom", "send", "sendto")
-#: The methods with which asyncio makes sockets for connections, and accepts them.
-MAKING_CALLS = ("__init__", "__new__", "_accept", "accept", "connect", "getsockopt", "setblocking")
 
 
 def is_ordinary_socket(sock: object) -> bool:

@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any, Callable, Coroutine, Self, TypeVar, TypeV
 
 from . import (
     _children,
-    _clients,
     _compat,
     _connections,
     _core,
@@ -451,7 +450,7 @@ class EventLoop(LoopState):
         ssl_shutdown_timeout: float | None = constants.SSL_SHUTDOWN_TIMEOUT,
         **kwargs: Any,
     ) -> None:
-        _clients.count_clients(self, server)
+        _connections.count_clients(self, server)
         listener = _sockets.accepting_socket(sock)
         if sslcontext is not None or listener is None or not self._accepts_itself():
             # asyncio's own code accepts the connections and makes their transports.

@@ -18,7 +18,7 @@ import pytest
 
 import wakeloop
 from tests.support.script import run_script
-from wakeloop import Histogram, LoopMetrics, _exposition, _families, _registry
+from wakeloop import Histogram, LoopMetrics, _exposition, _registry
 
 pytestmark = pytest.mark.native
 
@@ -146,13 +146,13 @@ def test_histograms_are_cumulative_and_have_powers_of_four():
     counts = [0] * len(Histogram.bounds)
     counts[0], counts[1], counts[8], counts[9], counts[-1] = 5, 1, 1, 7, 2
     histogram = Histogram(tuple(counts), 3.5, 100.0)
-    buckets = list(_families.coarse(histogram))
+    buckets = list(_exposition.coarse(histogram))
     assert len(buckets) == 11
     bounds = [bound for bound, _ in buckets]
     assert all(bound in Histogram.bounds for bound in bounds)
     assert all(later == pytest.approx(4 * bound) for bound, later in zip(bounds[:-2], bounds[1:-1], strict=True))
     assert [count for _, count in buckets] == [5, 7] + [14] * 8 + [16]
-    family = _families.Family("x", "histogram", "Text\\with\n", [_families.Sample({}, histogram)])
+    family = _exposition.Family("x", "histogram", "Text\\with\n", [_exposition.Sample({}, histogram)])
     lines = list(_exposition._lines(family))
     assert lines[:2] == ["# HELP x Text\\\\with\\n", "# TYPE x histogram"]
     assert lines[-3:] == ['x_bucket{le="+Inf"} 16', "x_sum 3.5", "x_count 16"]
