@@ -25,20 +25,34 @@ pytestmark = [pytest.mark.native, pytest.mark.skipif(sys.platform != "linux", re
 EXCLUSIVE = 1 << 28
 #: How often to measure. What counts is the median.
 ROUNDS = 7
-# A worker that answers each connection with its process id.
+# A worker that answers each connection with its process id. While it computes, a thread keeps its GIL.
 WORKER = """
-import asyncio, os, signal, socket, sys
+import asyncio, os, signal, socket, sys, threading
 import wakeloop
 
 class Answering(asyncio.Protocol):
     def connection_made(self, transport):
         transport.write(b"%010d" % os.getpid())
 
+computes = threading.Event()
+
+def compute():
+    while computes.is_set():
+        sum(range(1_000_000))
+
+def start_or_stop():
+    if computes.is_set():
+        computes.clear()
+    else:
+        computes.set()
+        threading.Thread(target=compute).start()
+
 async def main():
     loop = asyncio.get_running_loop()
     sock = socket.socket(fileno=int(sys.argv[1]))
     server = await loop.create_server(Answering, sock=sock, backlog=1024)
     loop.add_signal_handler(signal.SIGUSR1, lambda: sock.dup().close())
+    loop.add_signal_handler(signal.SIGUSR2, start_or_stop)
     print("serves", flush=True)
     await asyncio.get_running_loop().create_future()
 
@@ -144,7 +158,7 @@ def until_all_share(running):
     eventually(lambda: (served(running.listener), all(is_exclusive(pid, running.listener) for pid in running.each()))[1])
 
 
-def eventually(condition, seconds=15):
+def eventually(condition, seconds=25):
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline
@@ -350,33 +364,19 @@ def test_a_server_that_is_closed_while_it_shares_leaves_nothing_behind(delay):
 def test_a_connection_wakes_others_too_while_a_thread_of_a_worker_keeps_the_gil():
     """The worker is woken then, and cannot accept: the others must not sleep meanwhile."""
 
-    async def main(listener):
-        def is_exclusive_here():
-            return bool(registrations()[sock.fileno()] & EXCLUSIVE)
+    with workers(2) as running:
+        listener, (first, second) = running.listener, running.each()
 
-        def compute():
-            while not stop.is_set():
-                sum(range(1_000_000))
+        def is_exclusive_now(pid):
+            with connected(listener):
+                return is_exclusive(pid, listener)
 
-        stop = threading.Event()
-        server = await asyncio.get_running_loop().create_server(asyncio.Protocol, sock=listener.dup())
-        sock = server.sockets[0]
-        await until_shared(sock)
-        thread = threading.Thread(target=compute)
-        thread.start()
-        try:
-            while is_exclusive_here():
-                await asyncio.sleep(0.01)
-        finally:
-            stop.set()
-            thread.join()
-        while not is_exclusive_here():
-            await asyncio.sleep(0.01)
-        server.close()
-
-    with workers(1) as running:
-        served(running.listener)
-        wakeloop.run(main(running.listener))
+        until_all_share(running)
+        os.kill(first, signal.SIGUSR2)
+        eventually(lambda: not is_exclusive_now(first))
+        assert is_exclusive(second, listener)
+        os.kill(first, signal.SIGUSR2)
+        eventually(lambda: is_exclusive_now(first))
 
 
 def test_a_socket_that_the_program_closes_itself_leaves_no_alarm():
