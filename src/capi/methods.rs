@@ -147,10 +147,11 @@ unsafe fn answer<T: Native>(
     guard(|| {
         // SAFETY: the caller's contract. The class and the receiver live for the time of the call.
         unsafe {
-            let arguments = Arguments::new(values, count, names);
-            call(arguments).map_or_else(
+            call(Arguments::new(values, count, names)).map_or_else(
                 |Raised| {
                     let class = Borrowed::from_ptr(T::class().as_ptr().cast());
+                    // Made anew, so that those of the call can stay in registers.
+                    let arguments = Arguments::new(values, count, names);
                     let _ = reword(class, Borrowed::from_ptr(object), arguments);
                     null_mut()
                 },

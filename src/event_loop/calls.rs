@@ -110,7 +110,7 @@ fn is_exceptional(core: &Core) -> bool {
 }
 
 /// Must a method that schedules callbacks look for debug mode and for patches?
-#[cold]
+#[inline(always)]
 fn needs_look(core: &Core) -> bool {
     core.instrumentation.is_active() || core.is_changed_between_runs()
 }
