@@ -26,7 +26,7 @@ CAN_EMBED = $(PY) -c 'import sys, pathlib, sysconfig as s; v = s.get_config_var;
 	sys.exit(not (pathlib.Path(v("LIBDIR")) / v("LDLIBRARY")).exists())'
 
 .DEFAULT_GOAL := help
-.PHONY: help tools environment build requirements demo docs guides every-guide test test-rust test-rust-with-python test-python conformance-quick measure nightly nightly-report loom mutants mutants-python shuttle miri sanitize sanitize-threads other-systems debug-python debug-tests bench-echo conformance conformance-modes conformance-3.14 conformance-matrix conformance-summed ecosystem extension lint check-free-threaded types soak stress-loops stress-loops-sanitized fuzz fuzz-coverage determinism testing-peers bench bench-3.14 bench-3.15 bench-quick bench-instructions bench-shares bench-workers bench-primitives bench-files bench-queues bench-bulk bench-runtime wheels check-wheels sdist check-sdist check-arm64 licenses deny workflows release-check clean
+.PHONY: help tools environment build requirements demo docs guides every-guide test test-rust test-rust-with-python test-python test-loop test-others conformance-quick measure nightly nightly-report loom mutants mutants-python shuttle miri sanitize sanitize-threads other-systems debug-python debug-tests bench-echo conformance conformance-modes conformance-3.14 conformance-matrix conformance-summed ecosystem extension lint check-free-threaded types soak stress-loops stress-loops-sanitized fuzz fuzz-coverage determinism testing-peers bench bench-3.14 bench-3.15 bench-quick bench-instructions bench-shares bench-workers bench-primitives bench-files bench-queues bench-bulk bench-runtime wheels check-wheels sdist check-sdist check-arm64 licenses deny workflows release-check clean
 
 help: ## lists the main targets
 	@awk -F ':.*## ' '/^[a-z0-9.-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -156,9 +156,17 @@ test-rust-with-python: $(MADE)-venv #- runs all the Rust tests in a build with P
 	@if $(CAN_EMBED); then set -x; $(EMBED) cargo test --features async-runtimes --quiet; \
 	else echo "skipped: $(PYTHON) has no library to link"; fi
 
+test-python: test-loop test-others ## runs the Python tests
+
+# `make test` runs these two beside each other, so they take about the same time.
+LOOP_TESTS := tests/loop tests/transport tests/tls tests/streams tests/queue tests/primitives tests/ecosystem
+
+test-loop: $(MADE)-extension $(MADE)-test #- runs the Python tests of the loop and its transports, and those with other libraries
+	$(PY) -m pytest $(LOOP_TESTS)
+
 # `make types` and `make guides` run the two files that are left out here.
-test-python: $(MADE)-extension $(MADE)-test ## runs the Python tests
-	$(PY) -m pytest --ignore tests/project/test_typing.py --ignore tests/project/test_guides.py
+test-others: $(MADE)-extension $(MADE)-test #- runs the other Python tests
+	$(PY) -m pytest $(addprefix --ignore ,$(LOOP_TESTS) tests/project/test_typing.py tests/project/test_guides.py)
 
 conformance-quick: $(MADE)-extension $(MADE)-test ## runs a part of CPython's own asyncio tests, and none of them twice
 	$(PY) -m tests.conformance --quick

@@ -23,19 +23,19 @@ from .parts import ROOT, Limit, Outcome, run, table
 LOGS = ROOT / "target" / "gate"
 
 #: The parts of a lane run one after the other, and the lanes of a stage beside each other. The first lane's output is
-#: printed at once, and that of another when a part of it has ended. The tests of the event loop run alone: those of
-#: asyncio expect a machine that has time for them.
+#: printed at once, and that of another when a part of it has ended. Conformance runs alone: asyncio's own tests expect
+#: a machine that has time for them.
 STAGES: tuple[tuple[tuple[str, ...], ...], ...] = (
     (("environment",),),
     (("build", "requirements"), ("lint",)),
     (("test-rust",), ("types", "extension", "docs", "guides")),
-    (("test-python",),),
+    (("test-loop",), ("test-others",)),
     (("conformance-quick",),),
 )
 #: If one of these fails, the stages after it do not run.
 NEEDED = {"environment", "build", "requirements"}
 #: Parts that run tests. If one ends without saying how many, it fails.
-TESTS = {"types", "test-rust", "test-python", "conformance-quick", "guides", "extension"}
+TESTS = {"types", "test-rust", "test-loop", "test-others", "conformance-quick", "guides", "extension"}
 
 #: All of it takes at most 13 minutes on two quiet cores. The limit allows for a machine that is four times slower.
 LIMIT = 60 * 60
