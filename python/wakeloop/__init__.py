@@ -18,7 +18,7 @@ if "WAKELOOP_GIL" in _os.environ:
     from . import _gil  # noqa: F401
 
 from . import _first_import
-from . import _core, _streams  # noqa: F401
+from . import _core
 from ._core import (
     EchoServer,
     Event,
@@ -36,15 +36,12 @@ from ._core import (
     spawn_blocking,
     start_echo_server,
 )
-from ._exposition import metrics_text
+from ._asyncio.queues import QueueShutDown
 from ._files import open
+from ._files.text import TextFile
 from ._group import EventLoopGroup
-from ._publish import publish
-from ._queues import QueueShutDown
-from ._record import Recorder, record
-from ._record import start_at_import as _record_at_import
-from ._servers import GroupServer
-from ._streams import (
+from ._group.servers import GroupServer
+from ._net.streams import (
     StreamReader,
     StreamReaderProtocol,
     StreamWriter,
@@ -53,9 +50,12 @@ from ._streams import (
     start_server,
     start_unix_server,
 )
-from ._tasks import tasks, track_waits
-from ._text import TextFile
-from ._watchdog import Watchdog, watchdog
+from ._observe.exposition import metrics_text
+from ._observe.publish import publish
+from ._observe.record import Recorder, record
+from ._observe.record import start_at_import as _record_at_import
+from ._observe.tasks import tasks, track_waits
+from ._observe.watchdog import Watchdog, watchdog
 from .loop import EventLoop, new_event_loop, run
 from .metrics import Histogram, LoopMetrics, RuntimeMetrics, WorkerMetrics, runtime_metrics
 from .policy import HAS_POLICIES as _HAS_POLICIES

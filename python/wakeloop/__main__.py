@@ -20,7 +20,11 @@ from operator import attrgetter
 from typing import Any
 
 import wakeloop
-from wakeloop import _core, _page, _settings, _tls, _top
+from wakeloop import _core
+from wakeloop._loop import settings
+from wakeloop._net import tls
+from wakeloop._observe import page
+from wakeloop._observe.top import run as run_top
 
 
 def demo(argv: list[str]) -> int:
@@ -194,7 +198,7 @@ def workers() -> str:
 
     try:
         # Before the coroutine is made, which nobody would await.
-        _settings.read()
+        settings.read()
         wakeloop.run(start())
     except (OSError, ValueError) as error:
         return f"which cannot start: {error}"
@@ -232,7 +236,7 @@ def tls_engine() -> str:
     except ImportError:
         return "none: this Python has no ssl module"
     try:
-        engine = _tls.engine()
+        engine = tls.engine()
     except (RuntimeError, ValueError) as error:
         return f"none: {error}"
     problem = f"; not native: {_core.tls_problem()}" if engine == "sslobject" and _core.tls_problem() else ""
@@ -250,8 +254,8 @@ def top(argv: list[str]) -> int:
     if not 0.01 <= options.interval <= 3600:
         parser.error("the interval must be between 0.01 and 3600 seconds")
     try:
-        _top.run(options.pid, interval=options.interval, once=options.once, as_json_lines=options.json)
-    except (_page.PageError, ImportError) as error:
+        run_top(options.pid, interval=options.interval, once=options.once, as_json_lines=options.json)
+    except (page.PageError, ImportError) as error:
         print(f"wakeloop: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, AnyStr, Generic, ParamSpec, TypeVar, over
 
 from ._core import File, spawn_blocking
 from ._files import Mode, Opening, Style, make_or_undo, open, run_whole
-from ._text import TextFile
+from ._files.text import TextFile
 
 if TYPE_CHECKING:
     from _typeshed import OpenBinaryMode, OpenTextMode, ReadableBuffer, StrPath

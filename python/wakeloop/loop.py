@@ -20,28 +20,14 @@ import time
 import weakref
 from typing import TYPE_CHECKING, Any, Callable, Coroutine, Self, TypeVar, TypeVarTuple, Unpack
 
-from . import (
-    _children,
-    _compat,
-    _connections,
-    _core,
-    _executor,
-    _inheritance,
-    _pipes,
-    _publish,
-    _record,
-    _registry,
-    _sendfile,
-    _settings,
-    _sockets,
-    _stepping,
-    _tls,
-    _watchdog,
-)
-from ._inherited import BaseEventLoop, BaseTransport, base_events, constants, events, selector_events
-from ._selector import SelectorFacade
-from ._state import LoopState
-from ._wakeup import Loan
+from . import _core
+from ._asyncio import BaseEventLoop, BaseTransport, base_events, compat, constants, events, selector_events
+from ._loop import LoopState, children, inheritance, settings, stepping
+from ._loop.executor import is_pythons
+from ._loop.selector import SelectorFacade
+from ._loop.wakeup import Loan
+from ._net import connections, pipes, sendfile, sockets, tls
+from ._observe import publish, record, registry, watchdog
 from .metrics import LoopMetrics, SlowCallback
 
 __all__ = ("EventLoop", "new_event_loop", "run")
@@ -105,29 +91,29 @@ class EventLoop(LoopState):
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         # A wrong setting is an error here, before anything is made.
-        if _settings.read():
-            _tls.check_engine()
-            _record.start_if_asked()
+        if settings.read():
+            tls.check_engine()
+            record.start_if_asked()
         return super().__new__(cls, *args, **kwargs)
 
     def __init__(self, selector: selectors.BaseSelector | None = None) -> None:
         """Makes a loop. It polls through the selector only if that one has a ``select`` of its own, as the selectors of
         gevent and eventlet have."""
         if selector is None:
-            selector = _stepping.patched_selector()
+            selector = stepping.patched_selector()
         self._inherits_patches()
-        own = selector is None or _stepping.is_plain(selector)
+        own = selector is None or stepping.is_plain(selector)
         super().__init__(SelectorFacade(self, selector) if own else selector)
         # asyncio's constructor has logged the class of the selector.
         base_events.logger.debug("Using event loop: wakeloop %s", _core.__version__)
         if not own and selector is not None:
-            _stepping.watch_core(self, selector)
-        settings = _settings.given
-        if settings and (limit := settings["WAKELOOP_SLOW_TURN"]) is not None:
+            stepping.watch_core(self, selector)
+        given = settings.given
+        if given and (limit := given["WAKELOOP_SLOW_TURN"]) is not None:
             self.slow_turn_duration = limit
-        _registry.add(self)
-        if _publish.wanted or (settings and settings["WAKELOOP_PUBLISH"]):
-            _publish.publish_new(self)
+        registry.add(self)
+        if publish.wanted or (given and given["WAKELOOP_PUBLISH"]):
+            publish.publish_new(self)
 
     # -- what it has done ------------------------------------------------------------------------
 
@@ -201,9 +187,9 @@ class EventLoop(LoopState):
         return (was_patched or self._was_patched) and self._look_for_patches()
 
     def _run_turns(self) -> None:
-        if _watchdog.unasked:
-            _watchdog.start_if_asked()
-        if not _stepping.has_own_turn(self, _turns):
+        if watchdog.unasked:
+            watchdog.start_if_asked()
+        if not stepping.has_own_turn(self, _turns):
             self._run()
             return
         while True:
@@ -218,7 +204,7 @@ class EventLoop(LoopState):
         if self.is_closed():
             return
         try:
-            _children.forget(self)
+            children.forget(self)
             super().close()
         finally:
             self._close_native()
@@ -232,7 +218,7 @@ class EventLoop(LoopState):
     def _make_self_pipe(self) -> None:
         # asyncio counts its socket pair here. Our loop counts the descriptor of the core.
         self._internal_fds += 1
-        if _core.is_audited() or not _compat.makes_pairs():
+        if _core.is_audited() or not compat.makes_pairs():
             # The program sees when the pair is made, and may refuse it.
             self._wake_pair()
 
@@ -321,40 +307,40 @@ class EventLoop(LoopState):
     def _make_socket_transport(
         self, sock: Any, protocol: Any, waiter: Any = None, *, extra: Any = None, server: Any = None, **kwargs: Any
     ) -> Any:
-        if not (_compat.makes_streams() and _sockets.is_ordinary_socket(sock)):
+        if not (compat.makes_streams() and sockets.is_ordinary_socket(sock)):
             return super()._make_socket_transport(sock, protocol, waiter, extra=extra, server=server, **kwargs)
         self._ensure_fd_no_transport(sock)
-        if type(sock) is not _sockets.Socket:
+        if type(sock) is not sockets.Socket:
             base_events._set_nodelay(sock)
         return _core.make_stream(self, sock, protocol, waiter, extra, server, kwargs.get("context"))
 
     def _make_datagram_transport(
         self, sock: Any, protocol: Any, address: Any = None, waiter: Any = None, extra: Any = None
     ) -> Any:
-        ordinary = type(sock) is _sockets.Socket and sock.family in _sockets.DATAGRAM_FAMILIES
-        if not (ordinary and _compat.makes_datagrams()):
+        ordinary = type(sock) is sockets.Socket and sock.family in sockets.DATAGRAM_FAMILIES
+        if not (ordinary and compat.makes_datagrams()):
             return super()._make_datagram_transport(sock, protocol, address, waiter, extra)
         self._ensure_fd_no_transport(sock)
-        details, rules = _sockets.socket_details(sock, extra), _sockets.DATAGRAM_RULES
+        details, rules = sockets.socket_details(sock, extra), sockets.DATAGRAM_RULES
         return _core.make_datagram(self, sock, protocol, address, waiter, details, rules)
 
     def _make_read_pipe_transport(self, pipe: Any, protocol: Any, waiter: Any = None, extra: Any = None) -> Any:
-        if not _compat.makes_read_pipes():
+        if not compat.makes_read_pipes():
             return super()._make_read_pipe_transport(pipe, protocol, waiter, extra)
         refusal = "Pipe transport is for pipes/sockets only."
-        owner, details, _ = _pipes.pipe_details(self, pipe, extra, refusal)
+        owner, details, _ = pipes.pipe_details(self, pipe, extra, refusal)
         return _core.make_read_pipe(self, owner, protocol, waiter, details)
 
     def _make_write_pipe_transport(self, pipe: Any, protocol: Any, waiter: Any = None, extra: Any = None) -> Any:
-        if not _compat.makes_write_pipes():
+        if not compat.makes_write_pipes():
             return super()._make_write_pipe_transport(pipe, protocol, waiter, extra)
         refusal = "Pipe transport is only for pipes, sockets and character devices"
-        owner, details, notices_close = _pipes.pipe_details(self, pipe, extra, refusal)
+        owner, details, notices_close = pipes.pipe_details(self, pipe, extra, refusal)
         return _core.make_write_pipe(self, owner, protocol, waiter, details, notices_close)
 
     async def _make_subprocess_transport(self, *args: Any, **kwargs: Any) -> Any:
-        if _children.are_ours(self):
-            return await _children.spawn(self, *args, **kwargs)
+        if children.are_ours(self):
+            return await children.spawn(self, *args, **kwargs)
         return await super()._make_subprocess_transport(*args, **kwargs)
 
     def _make_ssl_transport(
@@ -372,7 +358,7 @@ class EventLoop(LoopState):
         ssl_shutdown_timeout: float | None = constants.SSL_SHUTDOWN_TIMEOUT,
         **kwargs: Any,
     ) -> Any:
-        if not (_compat.makes_tls() and _sockets.is_ordinary_socket(rawsock)):
+        if not (compat.makes_tls() and sockets.is_ordinary_socket(rawsock)):
             return super()._make_ssl_transport(
                 rawsock,
                 protocol,
@@ -387,7 +373,7 @@ class EventLoop(LoopState):
                 **kwargs,
             )
         self._ensure_fd_no_transport(rawsock)
-        ssl_protocol = _tls.make_protocol(
+        ssl_protocol = tls.make_protocol(
             self,
             protocol,
             sslcontext,
@@ -403,7 +389,7 @@ class EventLoop(LoopState):
     @property
     def tls_engine(self) -> str:
         """The engine of this process's TLS connections: "native", "sslobject" or "asyncio"."""
-        return _tls.engine()
+        return tls.engine()
 
     async def start_tls(
         self,
@@ -417,7 +403,7 @@ class EventLoop(LoopState):
         ssl_shutdown_timeout: float | None = None,
     ) -> Any:
         """Upgrade a transport to TLS; see asyncio.loop.start_tls."""
-        if type(transport) is not _core.StreamTransport or not _tls.is_context(sslcontext):
+        if type(transport) is not _core.StreamTransport or not tls.is_context(sslcontext):
             # This is TLS inside TLS, or an error that asyncio raises.
             return await super().start_tls(
                 transport,
@@ -428,7 +414,7 @@ class EventLoop(LoopState):
                 ssl_handshake_timeout=ssl_handshake_timeout,
                 ssl_shutdown_timeout=ssl_shutdown_timeout,
             )
-        return await _tls.upgrade(
+        return await tls.upgrade(
             self,
             transport,
             protocol,
@@ -450,8 +436,8 @@ class EventLoop(LoopState):
         ssl_shutdown_timeout: float | None = constants.SSL_SHUTDOWN_TIMEOUT,
         **kwargs: Any,
     ) -> None:
-        _connections.count_clients(self, server)
-        listener = _sockets.accepting_socket(sock)
+        connections.count_clients(self, server)
+        listener = sockets.accepting_socket(sock)
         if sslcontext is not None or listener is None or not self._accepts_itself():
             # asyncio's own code accepts the connections and makes their transports.
             return super()._start_serving(
@@ -466,24 +452,24 @@ class EventLoop(LoopState):
             )
         # On Linux and the BSDs accepted sockets inherit TCP_NODELAY: one call here instead of one per connection.
         base_events._set_nodelay(listener)
-        name, unpatched = _connections.fixed_name(listener), _compat.makes_sockets
+        name, unpatched = connections.fixed_name(listener), compat.makes_sockets
         _core.start_listener(
             self, protocol_factory, listener, server, backlog, name, unpatched, kwargs.get("context")
         )
 
     def _accepts_itself(self) -> bool:
         """Is everything unpatched that asyncio would call for an accepted connection?"""
-        return _accepts(self) and _compat.makes_streams() and _compat.makes_sockets()
+        return _accepts(self) and compat.makes_streams() and compat.makes_sockets()
 
     async def _sendfile_native(self, transp: Any, file: Any, offset: int, count: int | None) -> int:
         if type(transp) is not _core.StreamTransport:
             return await super()._sendfile_native(transp, file, offset, count)
-        return await _sendfile.from_transport(self, transp, file, offset, count)
+        return await sendfile.from_transport(self, transp, file, offset, count)
 
     async def _sock_sendfile_native(self, sock: Any, file: Any, offset: int, count: int | None) -> int:
-        if not _sendfile.is_ours():
+        if not sendfile.is_ours():
             return await super()._sock_sendfile_native(sock, file, offset, count)
-        return await _sendfile.to_socket(self, sock, file, offset, count)
+        return await sendfile.to_socket(self, sock, file, offset, count)
 
     # -- connections -----------------------------------------------------------------------------
 
@@ -495,8 +481,8 @@ class EventLoop(LoopState):
         ) -> tuple[Any, Any]:
             """Connect to a server; see asyncio.loop.create_connection."""
             connecting = None
-            plain = not self._debug and _connections.is_plain(options)
-            if plain and _compat.creates_connections() and self._connects_itself():
+            plain = not self._debug and connections.is_plain(options)
+            if plain and compat.creates_connections() and self._connects_itself():
                 connecting = _core.connect(self, host, port, options.get("family", 0))
             if connecting is None:
                 return await super().create_connection(protocol_factory, host, port, **options)
@@ -521,7 +507,7 @@ class EventLoop(LoopState):
     def _connects_itself(self) -> bool:
         """Is everything unpatched that asyncio would call to make a plain connection?"""
         return (
-            _connects(self) and _compat.makes_streams() and _compat.makes_sockets() and not _core.is_audited()
+            _connects(self) and compat.makes_streams() and compat.makes_sockets() and not _core.is_audited()
         )
 
     # -- executors -------------------------------------------------------------------------------
@@ -536,7 +522,7 @@ class EventLoop(LoopState):
             or self._debug
             or self.is_closed()
             or (executor is None and self._executor_shutdown_called)
-            or not _compat.runs_in_executor()
+            or not compat.runs_in_executor()
         ):
             # This is the first job, an error that asyncio raises, or a patched asyncio.
             return super().run_in_executor(executor, func, *args)
@@ -556,14 +542,14 @@ class EventLoop(LoopState):
             or self._executor_shutdown_called
             or self.is_closed()
             or not _runs_in_executor(self)
-            or not _executor.is_pythons(self._default_executor)
+            or not is_pythons(self._default_executor)
         )
 
     async def getaddrinfo(
         self, host: Any, port: Any, *, family: int = 0, type: int = 0, proto: int = 0, flags: int = 0
     ) -> list[Any]:
         """As socket.getaddrinfo, without blocking the loop."""
-        if not self._debug and _compat.looks_up_names():
+        if not self._debug and compat.looks_up_names():
             found = self._look_up(host, port, family, type, proto, flags, self._may_look_up())
             if found is not None:
                 return found if isinstance(found, list) else await found
@@ -573,7 +559,7 @@ class EventLoop(LoopState):
 
     async def sock_connect(self, sock: socket.socket, address: Any) -> None:
         """Connect a non-blocking socket; see asyncio.loop.sock_connect."""
-        if not (isinstance(sock, _sockets.Socket) and _compat.waits_for_connects(sock)):
+        if not (isinstance(sock, sockets.Socket) and compat.waits_for_connects(sock)):
             return await super().sock_connect(sock, address)
         base_events._check_ssl_socket(sock)
         if self._debug and sock.gettimeout() != 0:
@@ -600,23 +586,23 @@ class EventLoop(LoopState):
 
     def _run_once(self) -> None:
         """Runs one iteration from Python, for tools that replace run_forever."""
-        _stepping.run_once(self)
+        stepping.run_once(self)
 
     @property
-    def _ready(self) -> _stepping.ReadyView:
+    def _ready(self) -> stepping.ReadyView:
         """A view of the native queue, as the deque that programs expect here."""
-        return _stepping.ReadyView(self)
+        return stepping.ReadyView(self)
 
     @_ready.setter
     def _ready(self, value: Any) -> None:
         """Ignores the value: asyncio's constructor sets a deque."""
 
     @property
-    def _scheduled(self) -> _stepping.ScheduledView:
+    def _scheduled(self) -> stepping.ScheduledView:
         """A view of the timers, as the list that programs expect here. They may put timers there."""
         if self._timer_list is None:
-            self._timer_list = _stepping.ScheduledView()
-        timers: _stepping.ScheduledView = self._timer_list
+            self._timer_list = stepping.ScheduledView()
+        timers: stepping.ScheduledView = self._timer_list
         if sys._getframe(1).f_code is not _PUSHES:
             timers.refresh(self)
         if self._thread_id in (None, threading.get_ident()):
@@ -660,7 +646,7 @@ _accepts = _core.unpatched((EventLoop, "_accept_connection", "_accept_connection
 _runs_in_executor = _core.unpatched((EventLoop, "run_in_executor"))
 _turns = _core.unpatched((EventLoop, "_run_once", "_process_events"))
 
-_is_plain = _inheritance.cover(EventLoop)
+_is_plain = inheritance.cover(EventLoop)
 
 
 def new_event_loop() -> EventLoop:

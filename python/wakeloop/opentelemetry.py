@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterable
 
 from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation, get_meter
 
-from . import _core, _registry
+from . import _core
+from ._observe import registry
 from .metrics import LoopMetrics
 
 __all__ = ("instrument",)
@@ -56,7 +57,7 @@ def instrument(meter_provider: MeterProvider | None = None) -> None:
 
 
 def _snapshots() -> dict[str, LoopMetrics]:
-    return {name: loop.metrics() for name, loop in _registry.open_loops().items()}
+    return {name: loop.metrics() for name, loop in registry.open_loops().items()}
 
 
 def _attributes(name: str, **others: str) -> dict[str, str]:

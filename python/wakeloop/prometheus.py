@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector as _Base
 
-from ._exposition import Family, coarse, families
+from ._observe.exposition import Family, coarse, families
 from .metrics import Histogram
 
 __all__ = ("Collector",)

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Literal, TypeAlias
 
 from . import _core
-from ._inherited import StreamReader, StreamWriter, futures, is_task
+from ._asyncio import StreamReader, StreamWriter, futures, is_task
 
 __all__ = ("Kind", "State", "TaskFrame", "TaskInfo")
 
@@ -321,7 +321,7 @@ def _running_stack(coroutine: Any) -> tuple[TaskFrame, ...]:
 
 
 #: The functions that make the list do not appear in it.
-_OWN_MODULES = {__name__, "wakeloop._tasks"}
+_OWN_MODULES = {__name__, "wakeloop._observe.tasks"}
 
 
 # -- for how long ------------------------------------------------------------------------------------------------

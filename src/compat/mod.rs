@@ -5,14 +5,14 @@
 //!
 //! | what | counts | noticed by | what it costs |
 //! |---|---|---|---|
-//! | a method of asyncio's loop classes | from the next run on | `wakeloop._inheritance`, which puts the patch, or asyncio's method that calls the patched one, in the place of ours | nothing per call; between two runs a comparison of the version tag |
+//! | a method of asyncio's loop classes | from the next run on | `wakeloop._loop.inheritance`, which puts the patch, or asyncio's method that calls the patched one, in the place of ours | nothing per call; between two runs a comparison of the version tag |
 //! | `time` of the loop, `time.monotonic`, `call_at` | at once | [`clock`] | two comparisons where the time is needed |
 //! | `Handle._run` | from the next run on | [`patches`] | nothing per callback |
-//! | the other methods of handles, and their classes | from the next run on | `_compat.makes_handles`, for `_inheritance` | nothing |
+//! | the other methods of handles, and their classes | from the next run on | `_asyncio.compat.makes_handles`, for `_loop.inheritance` | nothing |
 //! | the classes of futures and tasks | at once | [`patches`] | a comparison per future or task |
 //! | methods of the transports that exist | at once | [`transports`] | a comparison of the version tag |
-//! | methods of `socket.socket` | at once | [`sockets`] and the questions of `wakeloop._compat` | a comparison of the version tag |
-//! | what makes connections, servers and lookups | at once | the questions of `wakeloop._compat` | the same, and a code object per function |
+//! | methods of `socket.socket` | at once | [`sockets`] and the questions of `wakeloop._asyncio.compat` | a comparison of the version tag |
+//! | what makes connections, servers and lookups | at once | the questions of `wakeloop._asyncio.compat` | the same, and a code object per function |
 //!
 //! A class is compared by [`Class`], a function by [`Function`]. Python asks through `_core.unpatched`, which creates a
 //! callable check of classes and modules. If something is patched, asyncio's code or the patch does the work. [`version`]

@@ -3,7 +3,7 @@
 //!
 //! Native code makes the system calls of these methods itself, so it would never call a replacement. It asks here
 //! first, and leaves an object with other methods to asyncio's code. What Python code has to know before it makes a
-//! connection, a listener or a transport is in `wakeloop._compat`.
+//! connection, a listener or a transport is in `wakeloop._asyncio.compat`.
 
 use super::class::Class;
 use crate::capi::error::unless_raised;

@@ -45,7 +45,7 @@ struct Known {
 static KNOWN: Once<Known> = Once::new();
 static WRAP_FUTURE: Once<Function> = Once::new();
 
-/// Indices of a job's attributes in the list that `wakeloop._executor` passes.
+/// Indices of a job's attributes in the list that `wakeloop._loop.executor` passes.
 const STATE: usize = 1;
 const RESULT: usize = 2;
 const EXCEPTION: usize = 3;
@@ -254,7 +254,7 @@ pub(crate) fn make_type(py: Python<'_>) -> PyResult<()> {
     Ok(())
 }
 
-/// Records the classes and functions. Called once, by `wakeloop._executor`, if they are the ones that it knows.
+/// Records the classes and functions. Called once, by `wakeloop._loop.executor`, if they are the ones that it knows.
 #[pyfunction]
 pub(crate) fn chain_jobs(
     py: Python<'_>,

@@ -5,7 +5,7 @@
 //! difference:
 //! - Protocol and reader are instances of exactly these classes.
 //! - The skipped methods are not patched, neither on the class nor on the instance.
-//! - Their code is the known one: `wakeloop._streams` compares the names to which it refers.
+//! - Their code is the known one: `wakeloop._net.streams` compares the names to which it refers.
 //!
 //! Python code handles all special cases: the end of the stream, a reader that is gone, and data beyond the limit, for
 //! which the transport has to be paused.
@@ -35,7 +35,7 @@ static CLASSES: Once<Classes> = Once::new();
 const PROTOCOL_METHODS: [&str; 2] = ["data_received", "_stream_reader"];
 const READER_METHODS: [&str; 2] = ["feed_data", "_wakeup_waiter"];
 
-/// Indices of attributes in the lists that `wakeloop._streams` passes.
+/// Indices of attributes in the lists that `wakeloop._net.streams` passes.
 const REFERENCE: usize = 0;
 const EOF: usize = 0;
 const BUFFER: usize = 1;
@@ -217,7 +217,7 @@ fn wake(class: &Class, reader: &Ref) -> Result<(), Raised> {
 }
 
 /// From now on, readers of these classes are fed natively. Each class is passed with the names of its instances'
-/// attributes. Called by `wakeloop._streams`, after it has checked that the methods are the known ones.
+/// attributes. Called by `wakeloop._net.streams`, after it has checked that the methods are the known ones.
 #[pyfunction]
 pub(crate) fn feed_readers(
     protocol: (Bound<'_, PyAny>, Vec<String>),

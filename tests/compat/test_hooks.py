@@ -106,17 +106,17 @@ def test_a_python_run_once_drives_the_native_loop(loop):
 def test_asyncio_still_has_what_the_native_data_path_of_tls_replaces():
     from asyncio import sslproto
 
-    from wakeloop import _tls
+    from wakeloop._net import tls
 
-    missing = [name for name in _tls._HOOKS if not callable(getattr(sslproto.SSLProtocol, name, None))]
+    missing = [name for name in tls._HOOKS if not callable(getattr(sslproto.SSLProtocol, name, None))]
     assert not missing, f"asyncio of {sys.version_info[:2]} renamed {missing}: TLS runs without its native data path"
     members = ["UNWRAPPED", "DO_HANDSHAKE", "WRAPPED", "FLUSHING", "SHUTDOWN"]
     assert [member.name for member in sslproto.SSLProtocolState] == members
     # The attributes that both halves share. asyncio's __init__ sets each of them.
-    shared = [name for name in vars(_tls._core.TlsConnection) if re.fullmatch(r"_[a-z]\w*", name)]
-    data = [name for name in shared if not callable(getattr(_tls._core.TlsConnection, name))]
+    shared = [name for name in vars(tls._core.TlsConnection) if re.fullmatch(r"_[a-z]\w*", name)]
+    data = [name for name in shared if not callable(getattr(tls._core.TlsConnection, name))]
     used = set(sslproto.SSLProtocol.__init__.__code__.co_names).union(
-        *[getattr(sslproto.SSLProtocol, name).__code__.co_names for name in _tls._HOOKS],
+        *[getattr(sslproto.SSLProtocol, name).__code__.co_names for name in tls._HOOKS],
         sslproto.SSLProtocol._set_write_buffer_limits.__code__.co_names,
         sslproto.SSLProtocol._set_read_buffer_limits.__code__.co_names,
     )

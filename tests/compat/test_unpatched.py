@@ -14,7 +14,8 @@ import pytest
 pytestmark = pytest.mark.native
 
 import wakeloop  # noqa: E402
-from wakeloop import _compat, _core  # noqa: E402
+from wakeloop import _core  # noqa: E402
+from wakeloop._asyncio import compat  # noqa: E402
 
 
 @pytest.fixture
@@ -154,14 +155,14 @@ def test_a_guard_of_wrong_arguments_is_refused():
     with pytest.raises(TypeError):
         _core.unpatched("no tuple")
     with pytest.raises(TypeError):
-        type(_compat.makes_streams)()
+        type(compat.makes_streams)()
 
 
 # -- native code is used ----------------------------------------------------------------------------------------
 
 
 def test_everything_is_unpatched_here():
-    questions = {name: it for name, it in vars(_compat).items() if isinstance(it, _core.Unpatched)}
+    questions = {name: it for name, it in vars(compat).items() if isinstance(it, _core.Unpatched)}
     assert len(questions) > 9
     assert [name for name, question in questions.items() if not question()] == []
 

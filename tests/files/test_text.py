@@ -16,7 +16,7 @@ pytestmark = pytest.mark.usefixtures("runtime")
 
 wakeloop = pytest.importorskip("wakeloop", reason="files are wakeloop's; the control group has none")
 
-from wakeloop._text_buffer import TextBuffer  # noqa: E402
+from wakeloop._files.text_buffer import TextBuffer  # noqa: E402
 
 
 def test_a_closed_file_gives_no_line_that_was_read_ahead(run, tmp_path):
@@ -277,7 +277,7 @@ def test_a_long_line_of_a_pipe_is_not_decoded_for_each_piece(run, monkeypatch):
             decoded += len(chunk)
             return chunk
 
-    monkeypatch.setattr("wakeloop._text.TextBuffer", Buffer)
+    monkeypatch.setattr("wakeloop._files.text.TextBuffer", Buffer)
 
     async def main():
         reader, writer = os.pipe()

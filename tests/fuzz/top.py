@@ -4,20 +4,19 @@ import ctypes
 import json
 import os
 import sys
-from pathlib import Path
 
 from rich.console import Console
 
 from tests.fuzz import native
 from tests.fuzz.choices import Choices
 from tests.support.trace import refuse
-from wakeloop import _core, _page, _top
+from wakeloop import _core, metrics
+from wakeloop._observe import page as _page, top
 
 #: Where everything in a slot is.
 PLACE = {name: place for name, place, _ in _core._page_layout()[2]}
 #: The lines of these are followed.
-FILES = {Path(module.__file__).name for module in (_page, _top)} | {"metrics.py"}
-FOLDER = str(Path(_page.__file__).parent)
+FILES = {module.__file__ for module in (_page, top, metrics)}
 HEADER, STARTED = 4096, PLACE["started"]
 #: The words of a slot: the counters and the name, and the first slow callbacks.
 PLACES = tuple(range(8, PLACE["records"] + 512, 8))
@@ -32,7 +31,7 @@ console = Console(file=open(os.devnull, "w"), width=80)  # noqa: SIM115
 def follow(frame, event, _argument):
     """Tells libFuzzer which lines are reached."""
     code = frame.f_code
-    if event == "call" and not (code.co_filename.startswith(FOLDER) and Path(code.co_filename).name in FILES):
+    if event == "call" and code.co_filename not in FILES:
         return None
     place = hash((code.co_name, frame.f_lineno)) % size
     lines[place] = min(lines[place] + 1, 255)
@@ -64,12 +63,12 @@ def read(content):
 
 
 def show(before, now):
-    shown = _top.as_json(1, before, now)
+    shown = top.as_json(1, before, now)
     loops = json.loads(shown, parse_constant=refuse)["loops"]
     for loop in loops:
         assert 0 <= loop["utilization"] <= 1 and loop["busy"] >= 0 and loop["delay_p50"] <= loop["delay_p99"]
         assert len(loop["slow"]) <= 10 and all(slow["name"].isprintable() for slow in loop["slow"])
-    assert all(line.isprintable() for line in _top.plain(1, before, now).split("\n"))
+    assert all(line.isprintable() for line in top.plain(1, before, now).split("\n"))
 
 
 def check(data):
@@ -86,7 +85,7 @@ def check(data):
         before, now = read(first), read(second)
         show(before, now)
         if len(data) % 16 == 2:
-            console.print(_top.screen(1, before, now))
+            console.print(top.screen(1, before, now))
     except _page.PageError:
         pass
     finally:

@@ -10,7 +10,7 @@ import weakref
 
 import pytest
 
-from wakeloop import _executor
+from wakeloop._loop.executor import STANDS_IN
 
 
 class Inline(concurrent.futures.Executor):
@@ -53,7 +53,7 @@ async def turns(count=3):
 
 @pytest.mark.native
 def test_the_native_executor_future_is_enabled_on_this_python(loop_name):
-    assert _executor.STANDS_IN
+    assert STANDS_IN
 
 
 @pytest.mark.parametrize(

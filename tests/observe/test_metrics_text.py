@@ -18,7 +18,9 @@ import pytest
 
 import wakeloop
 from tests.support.script import run_script
-from wakeloop import Histogram, LoopMetrics, _exposition, _registry
+from wakeloop import Histogram, LoopMetrics
+from wakeloop._observe import exposition
+from wakeloop._observe.registry import _loops, open_loops
 
 pytestmark = pytest.mark.native
 
@@ -62,7 +64,7 @@ def test_the_text_has_every_field_of_a_snapshot(run):
 
 def test_closed_loops_are_left_out():
     asyncio.new_event_loop().close()
-    assert _registry.open_loops() == {}
+    assert open_loops() == {}
     assert "wakeloop_eventloop_" not in wakeloop.metrics_text()
 
 
@@ -72,7 +74,7 @@ def test_loops_of_all_threads_have_a_name_each():
     thread.start()
     thread.join()
     try:
-        assert list(_registry.open_loops()) == ["MainThread", "MainThread-2", "other"]
+        assert list(open_loops()) == ["MainThread", "MainThread-2", "other"]
         found = re.findall(r'^wakeloop_eventloop_turns_total{loop="(.*)"} 0$', wakeloop.metrics_text(), re.MULTILINE)
         assert found == ["MainThread", "MainThread-2", "other"]
     finally:
@@ -87,7 +89,7 @@ def test_a_loop_of_a_thread_that_python_has_not_started_adds_no_thread_object():
         time.sleep(0.001)
     [(loop, seen)] = loops
     try:
-        assert seen == threads and list(_registry.open_loops()) == ["thread"]
+        assert seen == threads and list(open_loops()) == ["thread"]
     finally:
         loop.close()
 
@@ -114,11 +116,11 @@ def test_a_forked_child_leaves_out_its_parents_loop_until_it_runs_it():
 
 def test_the_list_of_loops_keeps_none_alive():
     loop = wakeloop.new_event_loop()
-    reference, before = weakref.ref(loop), len(_registry._loops)
+    reference, before = weakref.ref(loop), len(_loops)
     loop.close()
     del loop
     gc.collect()
-    assert reference() is None and len(_registry._loops) == before - 1
+    assert reference() is None and len(_loops) == before - 1
 
 
 @pytest.mark.parametrize(
@@ -146,14 +148,14 @@ def test_histograms_are_cumulative_and_have_powers_of_four():
     counts = [0] * len(Histogram.bounds)
     counts[0], counts[1], counts[8], counts[9], counts[-1] = 5, 1, 1, 7, 2
     histogram = Histogram(tuple(counts), 3.5, 100.0)
-    buckets = list(_exposition.coarse(histogram))
+    buckets = list(exposition.coarse(histogram))
     assert len(buckets) == 11
     bounds = [bound for bound, _ in buckets]
     assert all(bound in Histogram.bounds for bound in bounds)
     assert all(later == pytest.approx(4 * bound) for bound, later in zip(bounds[:-2], bounds[1:-1], strict=True))
     assert [count for _, count in buckets] == [5, 7] + [14] * 8 + [16]
-    family = _exposition.Family("x", "histogram", "Text\\with\n", [_exposition.Sample({}, histogram)])
-    lines = list(_exposition._lines(family))
+    family = exposition.Family("x", "histogram", "Text\\with\n", [exposition.Sample({}, histogram)])
+    lines = list(exposition._lines(family))
     assert lines[:2] == ["# HELP x Text\\\\with\\n", "# TYPE x histogram"]
     assert lines[-3:] == ['x_bucket{le="+Inf"} 16', "x_sum 3.5", "x_count 16"]
 

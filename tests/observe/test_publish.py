@@ -10,7 +10,8 @@ import time
 
 import pytest
 
-from wakeloop import _core, _page
+from wakeloop import _core
+from wakeloop._observe import page as _page
 from tests.support.script import start_script
 
 pytestmark = [
@@ -117,7 +118,7 @@ async def main():
         await asyncio.sleep(0.001)
     time.sleep(0.05)
     await asyncio.sleep(0)
-    from wakeloop import _page
+    from wakeloop._observe import page as _page
     fd = _page.find(os.getpid())
     # This also counts what the page has as it was before the last poll.
     own = loop.metrics()
@@ -149,7 +150,7 @@ assert loop.metrics().turns == before.turns > 0
 loop.run_until_complete(asyncio.sleep(0.01))
 between = loop.metrics()
 assert between.turns > before.turns
-from wakeloop import _page
+from wakeloop._observe import page as _page
 fd = _page.find(os.getpid())
 assert len(_page.read(fd).loops) == 1
 loop.close()
@@ -202,7 +203,7 @@ def test_a_forked_child_leaves_its_parents_page_alone():
 wakeloop.publish()
 loop = wakeloop.new_event_loop()
 loop.run_until_complete(asyncio.sleep(0.01))
-from wakeloop import _page
+from wakeloop._observe import page as _page
 fd = _page.find(os.getpid())
 turns = loop.metrics().turns
 before = os.pread(fd, _page.SIZE, 0)
@@ -325,7 +326,7 @@ def test_a_page_of_another_layout_is_refused(change):
 
 
 def test_no_contents_of_a_page_can_crash_the_reader():
-    from wakeloop import _top
+    from wakeloop._observe import top
 
     rng, base = random.Random(5), good()
     slots = _page.SIZE - 4096
@@ -339,7 +340,7 @@ def test_no_contents_of_a_page_can_crash_the_reader():
             os.close(fd)
     assert all(0 < len(page.loops) <= 16 for page in pages[:3])
     for before, now in zip(pages, pages[1:] + pages[:1], strict=True):
-        for text in (_top.as_json(1, before, now), _top.plain(1, before, now)):
+        for text in (top.as_json(1, before, now), top.plain(1, before, now)):
             assert all(char.isprintable() or char == "\n" for char in text)
         with contextlib.suppress(ImportError):
             import io
@@ -347,7 +348,7 @@ def test_no_contents_of_a_page_can_crash_the_reader():
             import rich.console
 
             console = rich.console.Console(file=io.StringIO(), width=80)
-            console.print(_top.screen(1, before, now))
+            console.print(top.screen(1, before, now))
             assert "\x1b" not in console.file.getvalue()
 
 

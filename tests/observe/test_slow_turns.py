@@ -11,7 +11,7 @@ import types
 
 import pytest
 
-_slow = pytest.importorskip("wakeloop._slow", reason="the control group has no report")
+module = pytest.importorskip("wakeloop._observe.slow", reason="the control group has no report")
 
 pytestmark = pytest.mark.native
 
@@ -310,7 +310,7 @@ def test_a_report_is_one_line_without_control_characters(loop, slow_log):
             return "<\x1b[31mred\nüé'>"
 
     # Native code calls this.
-    _slow.slow_turn(loop, 1.25, Raw(), 0)
+    module.slow_turn(loop, 1.25, Raw(), 0)
     assert reports(slow_log) == [r"Slow turn: <\x1b[31mred\nüé'> took 1.250 seconds"]
 
 

@@ -108,14 +108,15 @@ def test_an_interpreter_that_ignores_its_environment_ignores_every_variable(opti
     code = f"""
 import sys; sys.path.insert(0, {folder!r})
 import asyncio, time, wakeloop
-from wakeloop import _core, _publish
+from wakeloop import _core
+from wakeloop._observe import publish
 async def main():
     await wakeloop.sleep(0.001)
     time.sleep(0.1)
 with asyncio.Runner(loop_factory=wakeloop.new_event_loop) as runner:
     assert runner.get_loop().slow_turn_duration == 0.25
     runner.run(main())
-assert not any(_core._settings().values()) and wakeloop.Recorder.running() is None and not _publish._owner
+assert not any(_core._settings().values()) and wakeloop.Recorder.running() is None and not publish._owner
 """
     right = {
         "WAKELOOP_RECORD": str(tmp_path / "trace.json"),
@@ -190,7 +191,7 @@ def test_a_variable_counts_as_it_was_when_a_loop_was_last_made(loop_factory, mon
 
 
 def test_before_the_first_loop_a_variable_counts_as_it_is():
-    code = "from wakeloop import _tls; print(_tls.engine())"
+    code = "from wakeloop._net import tls; print(tls.engine())"
     assert python(code, WAKELOOP_TLS="asyncio") == (0, "asyncio\n", "")
     # The import has not told this one.
     result, out, err = python(code, WAKELOOP_TLS="foo")

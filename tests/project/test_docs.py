@@ -6,6 +6,7 @@ tests/project/test_guides.py runs their code; `make docs` builds the site from t
 import re
 import subprocess
 import sys
+import tomllib
 
 import pytest
 
@@ -71,6 +72,14 @@ def test_every_room_of_src_is_on_the_architecture_page():
     page = ARCHITECTURE.read_text()
     rooms = [path.stem for path in (ROOT / "src").iterdir() if path.name not in ("lib.rs", "module.rs")]
     assert [room for room in rooms if f"`src/{room}" not in page] == []
+
+
+def test_the_floors_of_the_python_package_are_those_that_the_structure_check_knows():
+    rows = re.findall(r"^\| (\d) \| ((?:`\w+`(?:, )?)+) \|", ARCHITECTURE.read_text(), re.MULTILINE)
+    page = {name: int(floor) for floor, names in rows for name in re.findall(r"`(\w+)`", names)}
+    linter = tomllib.loads((ROOT / "tests/structure/importlinter.toml").read_text())["tool"]["importlinter"]
+    floors = enumerate(reversed(linter["contracts"][0]["layers"]), 1)
+    assert page == {name: floor for floor, names in floors for name in names.split(" | ")}
 
 
 # -- the compatibility page ------------------------------------------------------------------------------------------

@@ -239,6 +239,35 @@ def test_a_python_module_that_imports_from_the_package_itself_is_named(python):
     assert f"cycle: wakeloop/policy.py:{line} imports EventLoop from wakeloop/__init__.py" in list(check_package(python))
 
 
+def test_a_python_package_that_imports_a_higher_one_is_named(python):
+    line = append(python / "wakeloop" / "_loop" / "wakeup.py", "def f():\n    from .._net import tls") + 1
+    found = "\n".join(check_package(python))
+    assert "wakeloop._loop is not allowed to import wakeloop._net" in found
+    assert f"wakeloop._loop.wakeup -> wakeloop._net.tls (l.{line})" in found
+
+
+def test_a_cycle_of_modules_in_a_python_package_is_named(python):
+    append(python / "wakeloop" / "_observe" / "registry.py", "from . import publish")
+    found = "\n".join(check_package(python))
+    assert "No cycles are allowed in wakeloop._observe." in found
+    assert ".publish -> .registry" in found or ".registry -> .publish" in found
+
+
+def test_a_python_module_that_imports_from_a_package_that_imports_it_is_named(python):
+    line = append(python / "wakeloop" / "_files" / "text_buffer.py", "from . import open")
+    assert (
+        f"cycle: wakeloop/_files/text_buffer.py:{line} imports open from wakeloop/_files/__init__.py"
+        in list(check_package(python))
+    )
+
+
+def test_an_init_that_imports_a_module_which_builds_on_it_is_named(python):
+    append(python / "wakeloop" / "_loop" / "__init__.py", "from .stepping import run_once")
+    found = "\n".join(check_package(python))
+    assert "imports LoopState from wakeloop/_loop/__init__.py" in found
+    assert "cycle: wakeloop/_loop/selector.py" in found and "cycle: wakeloop/_loop/debug.py" not in found
+
+
 def test_a_python_module_without_a_floor_is_named(python):
     (python / "wakeloop" / "_attic.py").write_text("")
     assert "_attic" in "".join(check_package(python))

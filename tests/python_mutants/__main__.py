@@ -2,7 +2,7 @@
 
     python -m tests.python_mutants                       every mutant that has not run, of every module
     python -m tests.python_mutants --sample 25 --seed 7  of each module so many, chosen by the seed
-    python -m tests.python_mutants loop.py _tls.py       of these modules
+    python -m tests.python_mutants loop.py _net/tls.py   of these modules
     python -m tests.python_mutants --survivors           those again that no test has found
     python -m tests.python_mutants --report              the score, and the survivors; nothing runs
 
@@ -56,9 +56,11 @@ class Session:
     def __init__(self, module: str) -> None:
         self.module = module
         self.source = (ROOT / PACKAGE / module).read_text()
-        self.database = WorkDB(KEPT / f"{module.removesuffix('.py')}.sqlite", WorkDB.Mode.create)
+        kept = KEPT / module
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        self.database = WorkDB(kept.with_suffix(".sqlite"), WorkDB.Mode.create)
         digest = hashlib.sha256(MUTATIONS.read_bytes() + self.source.encode()).hexdigest()
-        made_of = KEPT / f"{module.removesuffix('.py')}.sha256"
+        made_of = kept.with_suffix(".sha256")
         if not made_of.exists() or made_of.read_text() != digest:
             self.database.clear()
             made = specifications(module, self.source)
@@ -87,7 +89,8 @@ def is_survivor(result: WorkResult | None) -> bool:
 
 
 def modules() -> list[str]:
-    return sorted(file.name for file in (ROOT / PACKAGE).glob("*.py"))
+    files = {file.relative_to(ROOT / PACKAGE) for file in (ROOT / PACKAGE).rglob("*.py")}
+    return sorted(file.as_posix() for file in files if file.parts[0] != "testing")
 
 
 def measure() -> None:

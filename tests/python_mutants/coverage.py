@@ -69,7 +69,9 @@ class Module:
         self.coverage = coverage
         self.lines = coverage.tests.get(name, {})
         #: The tests of files that have the module's name: they may ask for signatures, and execute no line.
-        word = Path(name).stem.strip("_").removesuffix("s")
+        file = Path(name)
+        named = file.parent.name if file.stem == "__init__" else ""
+        word = (named or file.stem).strip("_").removesuffix("s")
         about = re.compile(rf"/({word}s?/|test_{word}s?[_.])")
         self.named = {test for test in coverage.seconds if about.search(file_of(test))}
         tree = ast.parse(source)

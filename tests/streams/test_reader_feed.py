@@ -13,7 +13,7 @@ import sys
 import pytest
 
 from tests.support.streams import connection, python_calls, turns
-from wakeloop import _streams
+from wakeloop._net.streams import STANDS_IN
 
 READER, PROTOCOL = asyncio.StreamReader, asyncio.StreamReaderProtocol
 
@@ -21,7 +21,7 @@ READER, PROTOCOL = asyncio.StreamReader, asyncio.StreamReaderProtocol
 @pytest.mark.native
 @pytest.mark.parametrize("debug", [False, True])
 def test_no_python_code_runs_between_the_socket_and_the_stream_reader(run, debug):
-    assert _streams.STANDS_IN, f"asyncio of {sys.version_info[:2]} has other streams than those we know"
+    assert STANDS_IN, f"asyncio of {sys.version_info[:2]} has other streams than those we know"
 
     async def main():
         async with connection() as (reader, _, far):

@@ -243,7 +243,7 @@ def test_the_sslobject_engine_is_used_if_the_context_reuses_an_object(run, tls, 
         client = Swapping(ssl.PROTOCOL_TLS_CLIENT)
         client.check_hostname, client.verify_mode = False, ssl.CERT_NONE
         client.ready = client.wrap_bio(ssl.MemoryBIO(), ssl.MemoryBIO())
-        from wakeloop._tls import make_protocol
+        from wakeloop._net.tls import make_protocol
 
         protocol = make_protocol(loop, Recording(), client, None, False, "localhost")
         assert protocol.engine == "sslobject"

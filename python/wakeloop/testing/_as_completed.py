@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from .._inherited import events
+from .._asyncio import events
 from ._state import TestingLoop
 
 _original: Any = asyncio.as_completed

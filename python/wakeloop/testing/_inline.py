@@ -14,7 +14,7 @@ import math
 from collections.abc import Callable, Coroutine
 from typing import Any, Literal
 
-from .._inherited import events
+from .._asyncio import events
 from ._schedule import Schedule
 from ._state import TestingLoop
 from ._steps import program_place

@@ -18,8 +18,8 @@ from collections.abc import Callable, Generator
 from typing import Any, Literal, TypeVar, TypeVarTuple, Unpack
 
 from .. import _core
-from .._inherited import base_events
-from .._selector import SelectorFacade
+from .._asyncio import base_events
+from .._loop.selector import SelectorFacade
 from ._as_completed import ordered
 from ._clock import Clock, Mode
 from ._escapes import SimulationWarning, Stopwatch, report_blocked, watching

@@ -9,7 +9,7 @@ import threading
 from typing import Any
 
 from .. import waits
-from .._state import LoopState
+from .._loop import LoopState
 
 
 class Outside:

@@ -9,7 +9,7 @@ import gc
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, TypeVar
 
-from .._inherited import events
+from .._asyncio import events
 from ._clock import Mode
 from ._inline import Delay, Executor, Fault
 from ._loop import COLLECT_EVERY, EventLoop, WhileWaiting

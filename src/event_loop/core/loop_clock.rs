@@ -3,7 +3,7 @@
 //! Test clocks override `time` or `call_at` on the loop or on its class, patch them on asyncio's classes, or replace
 //! `time.monotonic`. Whenever the time is needed, two comparisons (of the class's version tag, and of a count of changes)
 //! tell whether to look for that again. A look also lets the loop's class inherit what programs have patched on the
-//! classes of asyncio (`_inheritance.py`).
+//! classes of asyncio (`_loop/inheritance.py`).
 
 use std::cell::Cell;
 use std::ffi::c_uint;

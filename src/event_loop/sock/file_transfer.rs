@@ -107,7 +107,7 @@ fn send(socket: RawFd, file: RawFd, mut offset: i64, count: i64) -> io::Result<i
     if sent < 0 { Err(error) } else { Ok(sent as i64) }
 }
 
-/// Other systems have a `sendfile` with another signature. There, `wakeloop._sendfile` uses asyncio's code.
+/// Other systems have a `sendfile` with another signature. There, `wakeloop._net.sendfile` uses asyncio's code.
 #[cfg(not(target_os = "linux"))]
 fn send(_socket: RawFd, _file: RawFd, _offset: i64, _count: i64) -> io::Result<i64> {
     Err(io::ErrorKind::Unsupported.into())

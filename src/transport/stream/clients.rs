@@ -3,7 +3,7 @@
 //! Since 3.13 these methods keep a `WeakSet` of transports, for `close_clients`. Its methods cost more than accepting
 //! the connection, and an entry needs half as much memory as a transport. So a server of asyncio's own class on one of
 //! our loops gets a set that only counts its clients: a subclass of [`ClientCount`] and `WeakSet` in
-//! `wakeloop._connections`. When a program reads the set, the transports are found in the loop's table. For other
+//! `wakeloop._net.connections`. When a program reads the set, the transports are found in the loop's table. For other
 //! servers the methods are called.
 
 use pyo3::prelude::*;

@@ -3,7 +3,7 @@
 //! `wakeloop.StreamReader` is a Python class with two bases: the native [`reader`], and `asyncio.StreamReader`. So it
 //! is an instance of asyncio's class, and all methods that are not native are asyncio's own code, with the same
 //! attributes. `wakeloop.StreamWriter` is made in the same way with [`writer`] and [`writing`]. The protocol between
-//! them and the transport is asyncio's Python code. `wakeloop._streams` makes the classes. A method that may wait
+//! them and the transport is asyncio's Python code. `wakeloop._net.streams` makes the classes. A method that may wait
 //! returns a [`call`], an awaitable. It reads the data with [`reading`], and waits for a future with [`waiter`]; a
 //! [`long_read`] waits for all of its data.
 //!
@@ -60,7 +60,7 @@ const WRITER_METHODS: [&str; 3] = ["write", "writelines", "drain"];
 const TRANSPORT_METHODS: [&str; 3] = ["write", "writelines", "is_closing"];
 const PROTOCOL_METHODS: [&str; 3] = ["data_received", "_stream_reader", "_drain_helper"];
 
-/// Records the classes that `wakeloop._streams` has made, and the names of a protocol's attributes. Adds the native
+/// Records the classes that `wakeloop._net.streams` has made, and the names of a protocol's attributes. Adds the native
 /// methods to these classes once more, because CPython calls a native method fastest on instances of the class that
 /// defines it.
 #[pyfunction]

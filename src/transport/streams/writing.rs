@@ -6,7 +6,7 @@ use crate::capi::{Raised, Ref, This};
 use crate::transport::stream::send::send_gathered;
 use crate::transport::stream::state::Stream;
 
-/// Indices of attributes in the list that `wakeloop._streams` passes.
+/// Indices of attributes in the list that `wakeloop._net.streams` passes.
 const PAUSED: usize = 1;
 const CONNECTION_LOST: usize = 2;
 

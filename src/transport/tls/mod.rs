@@ -1,6 +1,6 @@
 //! TLS with the user's own `ssl.SSLContext`.
 //!
-//! The code that runs once per connection is CPython's: `wakeloop._tls.SSLProtocol` inherits from asyncio's
+//! The code that runs once per connection is CPython's: `wakeloop._net.tls.SSLProtocol` inherits from asyncio's
 //! SSLProtocol. So handshake, shutdown, timeouts, certificates, log lines and errors are those of the interpreter. The
 //! code that runs per message is native, and comes first in the class's method resolution order:
 //! - [`connection`]: the state that both halves share

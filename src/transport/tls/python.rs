@@ -1,4 +1,4 @@
-//! The Python class of the native half of `wakeloop._tls.SSLProtocol`.
+//! The Python class of the native half of `wakeloop._net.tls.SSLProtocol`.
 //!
 //! It has attributes with the names of asyncio's SSLProtocol, whose code reads and writes them, and methods that
 //! override asyncio's. Like the loop's native class, it must not define `__init__`.

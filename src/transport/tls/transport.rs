@@ -2,7 +2,7 @@
 //!
 //! It is a heap type that inherits from asyncio's `_SSLProtocolTransport`, and overrides `write` and `writelines`. It
 //! has one more field, a member like those of `__slots__`, which the interpreter traverses and clears.
-//! `wakeloop._tls.SSLTransport` inherits from it.
+//! `wakeloop._net.tls.SSLTransport` inherits from it.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -21,7 +21,7 @@ use crate::capi::{Borrowed, Exception, Raised, Slot, This};
 
 /// The field that the class adds to asyncio's.
 struct Fields {
-    /// The connection. `wakeloop._tls` deletes it when asyncio's code has dropped the connection.
+    /// The connection. `wakeloop._net.tls` deletes it when asyncio's code has dropped the connection.
     connection: Slot,
 }
 

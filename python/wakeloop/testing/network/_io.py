@@ -12,7 +12,7 @@ import selectors
 import socket
 from typing import TYPE_CHECKING, Any
 
-from ..._inherited import SelectorEventLoop, base_events, selector_events, unix_events
+from ..._asyncio import SelectorEventLoop, base_events, selector_events, unix_events
 from .._schedule import Schedule
 from ._listeners import Earlier, waited_for
 from ._network import Network

@@ -19,10 +19,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from ... import _core
-from ..._inherited import events
+from ..._asyncio import events
 from .._state import TestingLoop
-from ._state import NetworkState
 from ._socket import adopt, is_adoptable, receives
+from ._state import NetworkState
 
 #: The loops that run with a network.
 _loops: list[TestingLoop] = []

@@ -1,0 +1,164 @@
+"""`TextBuffer`: what the `io.TextIOWrapper` of a `TextFile` reads and writes instead of the file. It never waits."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from collections import deque
+from collections.abc import Iterator
+
+from .. import _core
+
+
+class Missing(Exception):
+    """A read has to wait: for so many bytes, or for all if that is negative. With 0, the mark has to be set first."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__(size)
+        self.size = size
+
+
+class TextBuffer:
+    """Reads what is in the page cache, and else raises `Missing`. Keeps what is written for the `TextFile`.
+
+    It also keeps what was read since the mark, so that the wrapper may read it once more. The chunks then end where
+    they have ended before: io writes and truncates behind the last chunk, and that must not move.
+    """
+
+    def __init__(self, file: _core.File, place: int) -> None:
+        self._file = file
+        #: What was written, and whether a flush was asked for.
+        self.written: list[bytes] = []
+        self.flushes = False
+        #: Does the wrapper only read what it has read before?
+        self.is_replay = False
+        self.restart(place)
+
+    def restart(self, place: int, data: bytes = b"") -> None:
+        """Begins at an offset of the file, from where this was read already."""
+        #: Where the next chunk begins. After a write, nobody knows that yet.
+        self.place, self.is_lost = place, False
+        #: The data from `base` on, and what was read from the file behind it.
+        self.base, self.data, self.tail = place, bytearray(data), bytearray()
+        self.more: bytes | bytearray = b""
+        #: Where the chunks have ended, and where they have to end once more.
+        self.ends: list[int] = []
+        self.again: deque[int] = deque()
+        #: Does the file end behind `more`? Was the last chunk an empty one, behind which there is no text?
+        self.ended = self.at_end = False
+        #: Must the mark be set before the next chunk?
+        self.is_unmarked = True
+
+    def mark(self, place: int) -> None:
+        """Gives up the data before an offset."""
+        if place < self.base:
+            # The decoder kept a part of a character from before a chunk that could not be decoded.
+            self.data[:0] = self.tail[place - self.base :]
+        else:
+            del self.data[: place - self.base]
+        self.ends = [end for end in self.ends if end > place]
+        self.base, self.is_unmarked = place, False
+
+    def unmark(self) -> None:
+        """Gives up the data before the place. The wrapper has no text left."""
+        if len(self.ends) > 1:
+            self.tail = self.data[: self.ends[-2] - self.base]
+        self.mark(self.place)
+        self.is_unmarked, self.at_end = True, False
+
+    def ahead(self) -> int:
+        """How many bytes the file is ahead of the wrapper."""
+        return self.base + len(self.data) + len(self.more) - self.place
+
+    def forget_ahead(self) -> None:
+        del self.data[self.place - self.base :]
+        self.more = b""
+
+    @contextlib.contextmanager
+    def replay(self, ended: bool) -> Iterator[None]:
+        """Lets the wrapper read only what it has read before, behind which the file ends or data is missing."""
+        before = self.more, self.ended
+        self.is_replay, self.more, self.ended = True, b"", ended
+        try:
+            yield
+        finally:
+            self.is_replay = False
+            self.more, self.ended = before
+
+    # -- what the wrapper uses ----------------------------------------------------------------------------------
+
+    @property
+    def closed(self) -> bool:
+        return self._file.closed
+
+    def readable(self) -> bool:
+        return self._file.readable()
+
+    def writable(self) -> bool:
+        return self._file.writable()
+
+    def seekable(self) -> bool:
+        # The data since the mark can be read once more, also that of a pipe.
+        return self._file.readable() or self._file.seekable()
+
+    def read1(self, size: int) -> bytes:
+        start = self.place - self.base
+        while self.again and self.again[0] <= self.place:
+            self.again.popleft()
+        if start == len(self.data):
+            if not self.more and not self.ended:
+                found = None if self.is_replay else self._file._read_now(size)
+                if found is None:
+                    raise Missing(size)
+                self.more = found
+            self.data += self.more
+            self.more = b""
+        left = len(self.data) - start
+        if self.is_unmarked and left:
+            # With the mark, the chunk will be as long as it would be now.
+            self.again.append(self.place + min(size, left))
+            raise Missing(0)
+        stop = self.again.popleft() - self.base if self.again else start + size
+        chunk = bytes(memoryview(self.data)[start:stop])
+        self.place += len(chunk)
+        self.ends.append(self.place)
+        self.at_end = not chunk
+        return chunk
+
+    def read(self) -> bytes:
+        if not self.ended:
+            raise Missing(-1)
+        ahead = self.data[self.place - self.base :]
+        rest = bytes(ahead + self.more if ahead else self.more)
+        self.restart(self.place + len(rest))
+        return rest
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        if offset < 0:
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        if whence == 0:
+            self.place = offset
+            self.again, self.ends = deque(self.ends), []
+        return self.place
+
+    def tell(self) -> int:
+        return self.place
+
+    def write(self, data: bytes) -> int:
+        self.written.append(data)
+        return len(data)
+
+    def flush(self) -> None:
+        self.flushes = True
+
+    @property
+    def name(self) -> object:
+        return self._file.name
+
+    def _dealloc_warn(self, source: object) -> None:
+        """Warns of a wrapper that is freed before the file was closed."""
+        self._file._dealloc_warn(source)
+
+    def close(self) -> None:
+        """The wrapper closes its buffer when it is freed. The file looks after itself."""

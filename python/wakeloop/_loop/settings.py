@@ -1,0 +1,27 @@
+"""The environment variables of wakeloop, as they were when a loop was last made.
+
+`src/settings.rs` has the table of them, and reads them. An interpreter that ignores its environment (`-E`, `-I`) has
+none.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .. import _core
+
+#: The values by the names of the variables. Empty if no variable is set.
+given: dict[str, Any] = {}
+_was_read = False
+
+
+def read() -> dict[str, Any]:
+    """Read all variables; None for those that are not set. Raises ValueError for the first that means nothing."""
+    global given, _was_read
+    given, _was_read = _core._settings() if _core._may_have_settings() else {}, True
+    return given
+
+
+def setting(name: str) -> Any:
+    """Return what a variable was set to when a loop was last made, or what it is set to now if none was."""
+    return (given if _was_read else read()).get(name)

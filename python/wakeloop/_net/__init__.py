@@ -1,0 +1,1 @@
+"""What connections are made of: sockets, pipes, TLS, streams, and files that are sent."""
