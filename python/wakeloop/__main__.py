@@ -1,4 +1,5 @@
-"""``python -m wakeloop``: a runner for scripts, facts about the installation, a monitor, an echo server, a demo."""
+"""``wakeloop``, or ``python -m wakeloop``: a runner for scripts, facts about the installation, a monitor, an echo server,
+a demo."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ import contextlib
 import importlib
 import importlib.util
 import inspect
+import json
 import os
 import platform
 import runpy
@@ -15,6 +17,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import traceback
 from importlib.metadata import EntryPoint, entry_points
 from operator import attrgetter
 from typing import Any
@@ -26,20 +29,36 @@ from wakeloop._net import tls
 from wakeloop._observe import page
 from wakeloop._observe.top import run as run_top
 
+#: How the program was called.
+PROGRAM = "wakeloop" if os.path.basename(sys.argv[0]) == "wakeloop" else "python -m wakeloop"
+
+
+def parser_of(command: Any) -> argparse.ArgumentParser:
+    """An empty parser for a command."""
+    return argparse.ArgumentParser(prog=f"{PROGRAM} {command.__name__}", description=command.__doc__)
+
+
+def fail(reason: object) -> int:
+    """Says in one line why a command ends. Returns its exit code."""
+    print(f"wakeloop: {reason}", file=sys.stderr)
+    return 1
+
 
 def demo(argv: list[str]) -> int:
     """show every scheduling step of two sleeping tasks on the Rust runtime"""
-    argparse.ArgumentParser(prog="python -m wakeloop demo", description=demo.__doc__).parse_args(argv)
+    parser_of(demo).parse_args(argv)
     _core.demo()
     return 0
 
 
 def echo(argv: list[str]) -> int:
     """run the Rust echo server until Ctrl-C"""
-    parser = argparse.ArgumentParser(prog="python -m wakeloop echo", description=echo.__doc__)
+    parser = parser_of(echo)
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=0, help="0 picks a free one")
     options = parser.parse_args(argv)
+    if not 0 <= options.port <= 65535:
+        parser.error("the port must be between 0 and 65535")
 
     async def serve() -> None:
         server = await wakeloop.start_echo_server(options.host, options.port)
@@ -55,6 +74,10 @@ def echo(argv: list[str]) -> int:
         wakeloop.run(serve())
     except KeyboardInterrupt:
         pass
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        return fail(f"cannot listen on {options.host}:{options.port}: {error.strerror}")
     return 0
 
 
@@ -64,7 +87,7 @@ NO_STARTUP = "child processes are not reached: wakeloop_run.pth is in no site-pa
 
 def run(argv: list[str]) -> int:
     """run a script, module, command or coroutine function, and its child processes, on wakeloop's event loop"""
-    parser = argparse.ArgumentParser(prog="python -m wakeloop run", description=run.__doc__)
+    parser = parser_of(run)
     parser.add_argument("-m", dest="module", action="store_true", help="TARGET is a module, as in python -m")
     parser.add_argument(
         "target",
@@ -80,24 +103,40 @@ def run(argv: list[str]) -> int:
     if importlib.util.find_spec("_wakeloop_startup") is None:
         print(f"wakeloop: {NO_STARTUP}", file=sys.stderr)
     sys.argv = [target, *options.args]
-    if options.module:
-        runpy.run_module(target, run_name="__main__", alter_sys=True)
-    elif os.path.exists(target):
-        if not sys.flags.safe_path:
-            # As `python FILE` does it. `python -m` has put the current directory there.
-            sys.path[0] = os.path.dirname(os.path.realpath(target))
-        runpy.run_path(target, run_name="__main__")
-    elif commands := entry_points(group="console_scripts", name=target):
-        [command, *_] = commands
-        sys.exit(entry_point(command)())
-    elif separator:
-        function = getattr(importlib.import_module(module), name)
-        if not inspect.iscoroutinefunction(function):
-            parser.error(f"{target} is not a coroutine function")
-        wakeloop.run(function())
-    else:
-        parser.error(f"{target} is neither a file nor an installed command")
+    is_file = not options.module and os.path.exists(target)
+    if not sys.flags.safe_path:
+        # As `python FILE` and `python -m` do it.
+        sys.path[0] = os.path.dirname(os.path.realpath(target)) if is_file else os.getcwd()
+    try:
+        if options.module:
+            runpy.run_module(target, run_name="__main__", alter_sys=True)
+        elif is_file:
+            runpy.run_path(target, run_name="__main__")
+        elif commands := entry_points(group="console_scripts", name=target):
+            [command, *_] = commands
+            sys.exit(entry_point(command)())
+        elif separator:
+            function = getattr(importlib.import_module(module), name)
+            if not inspect.iscoroutinefunction(function):
+                parser.error(f"{target} is not a coroutine function")
+            wakeloop.run(function())
+        else:
+            parser.error(f"{target} is neither a file nor an installed command")
+    except (ImportError, AttributeError) as error:
+        if is_raised_by_the_program(error):
+            raise
+        return fail(error)
     return 0
+
+
+#: The modules that look for the program. An error that has passed no other one says that there is no such program.
+FINDERS = {"runpy", "pkgutil", "importlib", "importlib._bootstrap", "importlib._bootstrap_external"}
+
+
+def is_raised_by_the_program(error: BaseException) -> bool:
+    """Did an error come from the program, or is it about finding it?"""
+    variables = (frame.f_globals for frame, _ in traceback.walk_tb(error.__traceback__))
+    return any(each is not globals() and each.get("__name__") not in FINDERS for each in variables)
 
 
 def entry_point(command: EntryPoint) -> Any:
@@ -107,7 +146,8 @@ def entry_point(command: EntryPoint) -> Any:
 
 def info(argv: list[str]) -> int:
     """print the versions and what the loop uses here; with a COMMAND, run it and report which loops it really uses"""
-    parser = argparse.ArgumentParser(prog="python -m wakeloop info", description=info.__doc__)
+    parser = parser_of(info)
+    parser.add_argument("--json", action="store_true", help="print one object of JSON")
     parser.add_argument("-m", dest="module", action="store_true", help="COMMAND is a module, as in python -m")
     parser.add_argument(
         "command",
@@ -117,8 +157,10 @@ def info(argv: list[str]) -> int:
     )
     parser.add_argument("args", nargs=argparse.REMAINDER, help="the arguments of the command")
     options = parser.parse_args(argv)
-    for name, text in facts().items():
-        print(f"{name:8} {text}", flush=True)
+    if options.json:
+        print(json.dumps(facts(), indent=2), flush=True)
+    else:
+        print("\n".join(f"{name:8} {text}" for name, text in facts().items()), flush=True)
     if options.command is None:
         return 0
     line = command_line(options.command, options.module)
@@ -126,7 +168,10 @@ def info(argv: list[str]) -> int:
         parser.error(f"{options.command} is neither a file nor an installed command")
     if not reaches_children():
         parser.error(f"cannot look into a command: {NO_STARTUP}")
-    os.execve(line[0], [*line, *options.args], {**os.environ, "WAKELOOP_REPORT": "1"})
+    try:
+        os.execve(line[0], [*line, *options.args], {**os.environ, "WAKELOOP_REPORT": "1"})
+    except OSError as error:
+        return fail(f"cannot run {options.command}: {error.strerror}")
 
 
 def command_line(command: str, module: bool) -> list[str] | None:
@@ -245,7 +290,7 @@ def tls_engine() -> str:
 
 def top(argv: list[str]) -> int:
     """show the event loops of another process, which publishes its figures (WAKELOOP_PUBLISH=1)"""
-    parser = argparse.ArgumentParser(prog="python -m wakeloop top", description=top.__doc__)
+    parser = parser_of(top)
     parser.add_argument("pid", type=int, help="the process")
     parser.add_argument("--interval", type=float, default=1.0, metavar="SECONDS", help="between readings; 1 by default")
     parser.add_argument("--once", action="store_true", help="print the figures of one interval, and end")
@@ -256,8 +301,7 @@ def top(argv: list[str]) -> int:
     try:
         run_top(options.pid, interval=options.interval, once=options.once, as_json_lines=options.json)
     except (page.PageError, ImportError) as error:
-        print(f"wakeloop: {error}", file=sys.stderr)
-        return 1
+        return fail(error)
     except KeyboardInterrupt:
         pass
     return 0
@@ -267,16 +311,31 @@ COMMANDS = {"run": run, "info": info, "top": top, "echo": echo, "demo": demo}
 
 
 def main() -> int:
+    """Runs the command line in `sys.argv`."""
     parser = argparse.ArgumentParser(
-        prog="python -m wakeloop",
-        description=__doc__,
+        prog=PROGRAM,
+        description="Runs programs on wakeloop's event loop, and shows what it does.",
         epilog="\n".join(f"  {name:6} {function.__doc__}" for name, function in COMMANDS.items()),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("command", choices=COMMANDS)
+    parser.add_argument("--version", action="version", version=f"wakeloop {wakeloop.__version__}")
+    parser.add_argument("command", nargs="?", choices=COMMANDS)
     parser.add_argument("args", nargs=argparse.REMAINDER)
     options = parser.parse_args()
-    return COMMANDS[options.command](options.args)
+    if options.command is None:
+        parser.print_help()
+        return 0
+    if options.command == "run":
+        # Its errors are the program's own.
+        return run(options.args)
+    try:
+        code = COMMANDS[options.command](options.args)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Whoever read the output has ended. The interpreter must not fail when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    return code
 
 
 if __name__ == "__main__":

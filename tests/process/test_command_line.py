@@ -1,11 +1,15 @@
 """python -m wakeloop: what each command prints, and how it ends."""
 
+import importlib.metadata
 import importlib.util
+import json
 import os
 import pathlib
 import re
+import socket
 import subprocess
 import sys
+import tomllib
 
 import pytest
 
@@ -272,3 +276,81 @@ def test_demo_shows_the_scheduling_of_two_tasks(tmp_path):
 @pytest.mark.parametrize("name", ["bench", "load"])
 def test_benchmarks_are_no_commands_of_the_package(tmp_path, name):
     assert command(name, cwd=tmp_path).returncode == 2
+
+
+def test_without_a_command_the_help_is_printed(tmp_path):
+    done = command(cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("usage: python -m wakeloop ") and "\n  info   print" in done.stdout
+
+
+def test_the_version_is_printed(tmp_path):
+    done = command("--version", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, f"wakeloop {wakeloop.__version__}\n")
+
+
+def test_info_prints_the_same_facts_as_json(tmp_path):
+    done = command("info", "--json", cwd=tmp_path)
+    assert json.loads(done.stdout) == facts(command("info", cwd=tmp_path))
+
+
+def test_the_installed_command_is_the_module(tmp_path):
+    project = tomllib.loads((STARTUP.parents[2] / "pyproject.toml").read_text())["project"]
+    [(name, target)] = project["scripts"].items()
+    script = importlib.metadata.EntryPoint(name, target, "console_scripts")
+    assert script.load() is importlib.import_module("wakeloop.__main__").main
+    # As the script of pip calls it, from its own directory.
+    code = f"import sys; sys.path[0] = '/'; sys.argv[0] = '/bin/{name}'; from {script.module} import main; sys.exit(main())"
+    done = python("-c", code, cwd=tmp_path)
+    assert done.returncode == 0 and done.stdout.startswith(f"usage: {name} [-h]")
+    (tmp_path / "beside.py").write_text("async def main(): print('ran')\n")
+    for arguments in (["run", "beside:main"], ["run", "-m", "beside"]):
+        assert python("-c", code, *arguments, cwd=tmp_path).returncode == 0
+
+
+@pytest.fixture
+def taken():
+    """The port of a socket that listens."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield listener.getsockname()[1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ("run -m nomod", "wakeloop: No module named nomod"),
+        ("run -m email", "wakeloop: No module named email.__main__; 'email' is a package and cannot be directly executed"),
+        ("run nomod:main", "wakeloop: No module named 'nomod'"),
+        ("run json:main", "wakeloop: module 'json' has no attribute 'main'"),
+        ("run empty", "wakeloop: can't find '__main__' module in 'empty'"),
+        ("echo --port 99999", "python -m wakeloop echo: error: the port must be between 0 and 65535"),
+        ("echo --port TAKEN", "wakeloop: cannot listen on 127.0.0.1:TAKEN: Address already in use"),
+        ("info ./data", "wakeloop: cannot run ./data: Exec format error"),
+    ],
+)
+def test_what_cannot_be_run_is_told_in_one_line(arguments, said, tmp_path, taken, installed):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "data").write_text("no program")
+    (tmp_path / "data").chmod(0o755)
+    done = command(*arguments.replace("TAKEN", str(taken)).split(), cwd=tmp_path, **installed)
+    assert done.returncode in (1, 2)
+    assert [line for line in done.stderr.splitlines() if not line.startswith("usage: ")] == [said.replace("TAKEN", str(taken))]
+
+
+@pytest.mark.parametrize("code", ["import nomod", "import json; json.nope", "raise ImportError"])
+def test_an_error_of_the_program_has_its_traceback(code, tmp_path, installed):
+    (tmp_path / "wrong.py").write_text(f"{code}\nasync def main(): pass\n")
+    for arguments in (["-m", "wrong"], ["wrong.py"], ["wrong:main"]):
+        done = command("run", *arguments, cwd=tmp_path, **installed)
+        assert done.returncode == 1 and done.stderr.startswith("Traceback ") and "wrong.py" in done.stderr
+
+
+@pytest.mark.parametrize("arguments", [["info"], ["info", "--json"], ["demo"], ["echo"], ["--help"]])
+def test_a_reader_that_has_gone_is_no_error_of_the_command(arguments, tmp_path):
+    reader, writer = os.pipe()
+    os.close(reader)
+    line = [sys.executable, "-m", "wakeloop", *arguments]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    with open(writer, "wb") as output:
+        done = subprocess.run(line, cwd=tmp_path, env=environment, stdout=output, stderr=subprocess.PIPE, timeout=30)
+    assert done.stderr == b""
