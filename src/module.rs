@@ -122,6 +122,12 @@ fn _may_have_settings() -> bool {
     settings::may_be_set()
 }
 
+/// The seconds of a time in the form that environment variables have, or nothing.
+#[pyfunction]
+fn _seconds(text: &str) -> Option<f64> {
+    settings::seconds(text)
+}
+
 /// How long a wait of a new loop, or of the runtime, spins at most, in nanoseconds; 0 if it never does.
 #[pyfunction]
 fn _spin_window() -> PyResult<u64> {
@@ -249,6 +255,7 @@ pub(crate) fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(_histogram_bounds, module)?)?;
     module.add_function(wrap_pyfunction!(_settings, module)?)?;
     module.add_function(wrap_pyfunction!(_may_have_settings, module)?)?;
+    module.add_function(wrap_pyfunction!(_seconds, module)?)?;
     module.add_function(wrap_pyfunction!(_spin_window, module)?)?;
     module.add_function(wrap_pyfunction!(_map_page, module)?)?;
     module.add_function(wrap_pyfunction!(_metric_tables, module)?)?;

@@ -202,7 +202,7 @@ fn number(text: &str) -> Option<u64> {
 
 /// The seconds of a time such as `250ms`, `0.25` or `0.25s`: from a nanosecond to thirty years. Infinity for `off` and
 /// `0`.
-fn seconds(text: &str) -> Option<f64> {
+pub(crate) fn seconds(text: &str) -> Option<f64> {
     if matches!(text, "off" | "0") {
         return Some(f64::INFINITY);
     }

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import warnings
 
+from ._extras import needed
+
 try:
     from uvicorn_worker import UvicornWorker as _UvicornWorker
 except ImportError:
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), needed(__name__, "gunicorn and uvicorn-worker", "gunicorn uvicorn-worker"):
         warnings.simplefilter("ignore", DeprecationWarning)  # It asks for uvicorn-worker, which is not installed.
         from uvicorn.workers import UvicornWorker as _UvicornWorker
 

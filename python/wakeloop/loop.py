@@ -115,6 +115,10 @@ class EventLoop(LoopState):
         if publish.wanted or (given and given["WAKELOOP_PUBLISH"]):
             publish.publish_new(self)
 
+    def __repr__(self) -> str:
+        text = super().__repr__()
+        return text.replace("<", "<wakeloop.", 1) if type(self) is EventLoop else text
+
     # -- what it has done ------------------------------------------------------------------------
 
     def metrics(self) -> LoopMetrics:

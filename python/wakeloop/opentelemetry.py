@@ -11,7 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation, get_meter
+from ._extras import needed
+
+with needed(__name__, "opentelemetry-api", "wakeloop[opentelemetry]"):
+    from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation, get_meter
 
 from . import _core
 from ._observe import registry

@@ -9,8 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
-from prometheus_client.registry import Collector as _Base
+from ._extras import needed
+
+with needed(__name__, "prometheus-client", "wakeloop[prometheus]"):
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+    from prometheus_client.registry import Collector as _Base
 
 from ._observe.exposition import Family, coarse, families
 from .metrics import Histogram

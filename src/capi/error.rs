@@ -8,7 +8,9 @@ use pyo3::prelude::*;
 
 pub(crate) use super::exceptions::take_unless_fatal;
 use super::exceptions::{Exception, raise_message};
-use super::object::Ref;
+use super::fallible::string;
+use super::inspect::integer;
+use super::object::{Borrowed, Ref};
 use super::raised::with_attached;
 pub(crate) use super::raised::{
     Fatal, Outcome, Raised, handling, no_memory, raise, take_exception, undisturbed, unless_raised, warn,
@@ -51,6 +53,18 @@ pub(crate) fn raise_errno(errno: i32) -> Raised {
         ffi::PyErr_SetFromErrno(ffi::PyExc_OSError);
     }
     Raised
+}
+
+/// Sets the `OSError` subclass that Python raises for this errno, with another text than the system's.
+#[cold]
+pub(crate) fn raise_errno_with(errno: i32, text: &str) -> Raised {
+    let made = string(text).and_then(|text| {
+        let errno = integer(errno)?;
+        // SAFETY: a class of the interpreter, which lives as long as it does.
+        let class = unsafe { Borrowed::from_ptr(ffi::PyExc_OSError) };
+        class.call(&[errno.borrow(), text.borrow()])
+    });
+    made.map_or_else(|raised| raised, raise)
 }
 
 /// Sets the error indicator from a Rust I/O error.

@@ -12,6 +12,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString, PyTuple};
 use socket2::SockRef;
 
+use super::address_error::Address;
 use super::closed::Closed;
 use super::lookup::host_name;
 use super::numbers;
@@ -148,10 +149,12 @@ pub(crate) fn start_echo_server<'py>(
     #[pyo3(from_py_with = numbers::integer)] port: i64,
 ) -> PyResult<Bound<'py, PyAny>> {
     let (host, port) = (host_name(host)?, numbers::port(port, "bind")?);
+    let address = Address::new(Some(&host), port);
     Operation::opening(py, "start_echo_server", async move {
-        start(host, port).await.map_or_else(Outcome::Error, |server| {
-            Outcome::value(|py| Ok(Bound::new(py, server)?.into_any().unbind()))
-        })
+        match start(host, port).await {
+            Ok(server) => Outcome::value(|py| Ok(Bound::new(py, server)?.into_any().unbind())),
+            Err(error) => address.not_bound(error),
+        }
     })
 }
 

@@ -8,6 +8,7 @@ use pyo3::exceptions::PyStopAsyncIteration;
 use pyo3::prelude::*;
 use pyo3::types::PyString;
 
+use super::address_error::Address;
 use super::incoming::Incoming;
 use super::listening::Sockets;
 use super::lookup::host_name;
@@ -107,6 +108,7 @@ impl TcpListener {
     ) -> PyResult<Bound<'py, PyAny>> {
         let host = host.map(host_name).transpose()?.filter(|host| !host.is_empty());
         let (port, limit) = (numbers::port(port, "bind")?, numbers::limit(limit)?);
+        let address = Address::new(host.as_deref(), port);
         Operation::opening(py, "TcpListener.bind", async move {
             match Sockets::bind(host, port).await {
                 Ok((sockets, local)) => Outcome::value(move |py| {
@@ -115,7 +117,7 @@ impl TcpListener {
                     let listener = TcpListener { socket, limit };
                     socket::create(py, listener)
                 }),
-                Err(error) => Outcome::Error(error),
+                Err(error) => address.not_bound(error),
             }
         })
     }

@@ -1,5 +1,6 @@
 //! The awaitables that Python awaits and Rust runs: operations on the runtime's workers, without the GIL.
 
+mod address_error;
 pub(crate) mod blocking;
 mod closed;
 mod data;

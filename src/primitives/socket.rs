@@ -17,7 +17,7 @@ use pyo3::types::PyString;
 use super::closed::Closed;
 use crate::bridge::awaitable::{Operation, Outcome};
 use crate::capi::class;
-use crate::capi::error::{raise_errno, warn};
+use crate::capi::error::{raise_errno_with, warn};
 use crate::capi::imports::{imports, support};
 use crate::capi::methods::Method;
 use crate::capi::sockaddr::internet_to_python;
@@ -69,7 +69,7 @@ impl<T: Inside> OpenSocket<T> {
     /// # Errors
     /// Raises OSError (EBADF) if the socket is closed, and RuntimeError if it belongs to the parent process.
     pub(super) fn get(&self) -> Result<RefMut<'_, T>, Raised> {
-        self.get_or(libc::EBADF)
+        self.get_or(libc::EBADF, "is closed")
     }
 
     /// As `get`, for a call that found the socket open before and has waited since.
@@ -77,14 +77,14 @@ impl<T: Inside> OpenSocket<T> {
     /// # Errors
     /// As `get`, with ConnectionAbortedError for a closed socket.
     pub(super) fn get_again(&self) -> Result<RefMut<'_, T>, Raised> {
-        self.get_or(libc::ECONNABORTED)
+        self.get_or(libc::ECONNABORTED, "was closed meanwhile")
     }
 
-    fn get_or(&self, errno: i32) -> Result<RefMut<'_, T>, Raised> {
+    fn get_or(&self, errno: i32, state: &str) -> Result<RefMut<'_, T>, Raised> {
         self.check_process()?;
         RefMut::filter_map(self.inside.borrow_mut(), Option::as_mut).map_err(|closed| {
             drop(closed);
-            raise_errno(errno)
+            raise_errno_with(errno, &format!("the {} {state}", T::NOUN))
         })
     }
 

@@ -9,6 +9,7 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::PyString;
 
+use super::address_error::Address;
 use super::data::Data;
 use super::incoming::Incoming;
 use super::lookup::host_name;
@@ -147,12 +148,14 @@ impl UdpSocket {
         #[pyo3(from_py_with = numbers::integer)] port: i64,
     ) -> PyResult<Bound<'py, PyAny>> {
         let (host, port) = (host_name(host)?, numbers::port(port, "bind")?);
+        let address = Address::new(Some(&host), port);
         Operation::opening(py, "UdpSocket.bind", async move {
             let bound = net::UdpSocket::bind((host, port)).await;
             let bound = bound.and_then(|socket| socket.local_addr().map(|local| (socket, local)));
-            bound.map_or_else(Outcome::Error, |(socket, local)| {
-                Outcome::value(move |py| UdpSocket::make(py, socket, local, None))
-            })
+            match bound {
+                Ok((socket, local)) => Outcome::value(move |py| UdpSocket::make(py, socket, local, None)),
+                Err(error) => address.not_bound(error),
+            }
         })
     }
 
@@ -165,10 +168,14 @@ impl UdpSocket {
         #[pyo3(from_py_with = numbers::integer)] port: i64,
     ) -> PyResult<Bound<'py, PyAny>> {
         let (host, port) = (host_name(host)?, numbers::port(port, "connect")?);
+        let address = Address::new(Some(&host), port);
         Operation::opening(py, "UdpSocket.connect", async move {
-            connected((host, port).into()).await.map_or_else(Outcome::Error, |(socket, local, peer)| {
-                Outcome::value(move |py| UdpSocket::make(py, socket, local, Some(peer)))
-            })
+            match connected((host, port).into()).await {
+                Ok((socket, local, peer)) => {
+                    Outcome::value(move |py| UdpSocket::make(py, socket, local, Some(peer)))
+                }
+                Err(error) => address.not_connected(error),
+            }
         })
     }
 

@@ -275,6 +275,25 @@ def test_a_cancelled_seek_of_text_moves_nothing(run, tmp_path):
     run(main())
 
 
+def test_an_open_that_is_never_awaited_warns_and_opens_nothing(run, path):
+    async def main():
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("always")
+            wakeloop.open(path, "w")
+            with pytest.raises(ValueError):
+                wakeloop.open(path, "wr")
+            # One that is awaited, or entered, does not warn.
+            await (await wakeloop.open(path, "rb")).close()
+            async with wakeloop.open(path, "rb") as file:
+                assert await file.read(1)
+            gc.collect()
+        assert [(str(warning.message), warning.filename) for warning in seen] == [
+            ("coroutine 'open' was never awaited", __file__)
+        ]
+
+    run(main())
+
+
 def test_an_awaitable_that_is_never_awaited_warns_and_does_nothing(run, path):
     async def main():
         async with wakeloop.open(path, "rb") as file:

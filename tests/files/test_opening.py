@@ -110,7 +110,8 @@ def test_the_warning_about_line_buffering_names_the_line_that_opens_the_file(tmp
         pass
     assert ours[0].filename == theirs[0].filename == __file__
     assert str(ours[0].message) == str(theirs[0].message)
-    del opening
+    with pytest.warns(RuntimeWarning, match="never awaited"):
+        del opening
 
 
 @pytest.mark.parametrize("opened", ["wakeloop.open", "TemporaryFile", "NamedTemporaryFile"])

@@ -1,6 +1,7 @@
 """A loop's life cycle: creating, running, closing, subclassing, collecting. tests/process has the exit of processes."""
 
 import asyncio
+import contextlib
 import gc
 import os
 import socket
@@ -24,6 +25,16 @@ def test_a_new_loop_neither_runs_nor_is_closed(loop):
     assert "running=False closed=False debug=False" in text
     loop.close()
     assert "closed=True" in repr(loop)
+
+
+@pytest.mark.native
+def test_a_loop_says_whose_it_is_and_one_of_a_subclass_its_class(loop):
+    class Own(type(loop)):
+        pass
+
+    assert repr(loop) == "<wakeloop.EventLoop running=False closed=False debug=False>"
+    with contextlib.closing(Own()) as own:
+        assert repr(own) == "<Own running=False closed=False debug=False>"
 
 
 def test_run_until_complete_returns_or_raises_what_the_coroutine_does(loop):

@@ -516,9 +516,23 @@ def test_a_watchdog_that_waits_for_the_gil_can_be_stopped(run, reports):
     assert "panicked" not in reports.read()
 
 
-@pytest.mark.parametrize("limit", [0, -1, -0.0, math.nan])
-def test_a_limit_that_is_not_positive_is_a_value_error(limit):
-    with pytest.raises(ValueError, match="limit must be a positive number of seconds, not"):
+@pytest.mark.parametrize("limit", [0, -1, -0.0, math.nan, "soon", "0ms", "-1", "", "off"])
+def test_a_limit_that_is_no_positive_time_is_a_value_error(limit):
+    said = f"limit must be a positive number of seconds or a time such as '100ms', not {limit!r}"
+    with pytest.raises(ValueError, match=re.escape(said)):
+        wakeloop.watchdog(limit)
+
+
+@pytest.mark.parametrize(("limit", "seconds"), [("100ms", 0.1), ("0.25", 0.25), (" 2s ", 2), ("50us", 5e-5)])
+def test_a_limit_is_written_as_in_the_variable(reports, limit, seconds):
+    with wakeloop.watchdog(limit, file=reports) as watchdog:
+        assert watchdog.limit == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize("limit", [None, [], b"1"])
+def test_a_limit_of_another_type_is_a_type_error(limit):
+    said = f"limit must be a number of seconds or a time such as '100ms', not {type(limit).__name__}"
+    with pytest.raises(TypeError, match=said):
         wakeloop.watchdog(limit)
 
 
@@ -530,7 +544,7 @@ def test_extreme_limits_are_accepted(run, reports, limit):
 
 
 def test_an_argument_of_another_type_is_an_error_and_a_closed_file_an_os_error(tmp_path):
-    for arguments in [{"limit": "1"}, {"limit": None}, {"file": "path"}, {"limit": [], "file": 1}]:
+    for arguments in [{"limit": None}, {"file": "path"}, {"limit": [], "file": 1}]:
         with pytest.raises((TypeError, AttributeError)):
             wakeloop.watchdog(**arguments)
     for fd in (-1, 1 << 20):

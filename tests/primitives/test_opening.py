@@ -1,6 +1,7 @@
 """`async with` on an operation that opens something, without an await of its own."""
 
 import asyncio
+import errno
 import gc
 import weakref
 
@@ -61,6 +62,31 @@ def test_a_failure_to_open_leaves_nothing_to_close(run):
             with pytest.raises(OSError):
                 async with wakeloop.start_echo_server("127.0.0.1", listener.port):
                     pytest.fail("the body ran")
+
+    run(main())
+
+
+def test_what_cannot_be_opened_names_its_address_as_asyncio_does(run):
+    async def main():
+        async with wakeloop.TcpListener.bind("127.0.0.1", 0) as listener:
+            port = listener.port
+            in_use = f"error while attempting to bind on address ('127.0.0.1', {port}): address already in use"
+            for opening in (wakeloop.start_echo_server, wakeloop.TcpListener.bind):
+                with pytest.raises(OSError) as raised:
+                    await opening("127.0.0.1", port)
+                assert (raised.value.errno, raised.value.strerror) == (errno.EADDRINUSE, in_use)
+        with pytest.raises(ConnectionAbortedError):
+            async with wakeloop.TcpListener.bind("127.0.0.1", 0) as closing:
+                accepting = asyncio.ensure_future(closing.accept())
+                await asyncio.sleep(0)
+            await accepting
+        with pytest.raises(OSError, match="the listener is closed"):
+            await closing.accept()
+        # Nobody listens there any more.
+        with pytest.raises(ConnectionRefusedError) as raised:
+            await wakeloop.TcpStream.connect("127.0.0.1", port, timeout=20)
+        assert raised.value.errno == errno.ECONNREFUSED
+        assert raised.value.strerror == f"Connect call failed ('127.0.0.1', {port})"
 
     run(main())
 

@@ -575,11 +575,11 @@ def test_a_closed_stream_refuses_everything_but_close(run):
             assert not stream.is_closing() and stream.fileno() >= 0 and "closed" not in repr(stream)
             stream.close()
             stream.close()
-            with pytest.raises(ConnectionAbortedError):
+            with pytest.raises(ConnectionAbortedError, match="the stream was closed meanwhile"):
                 await waiting
             assert stream.is_closing() and stream.fileno() == -1 and "closed" in repr(stream)
             for call in (stream.read(1), stream.readline(), stream.write_all(b"x")):
-                with pytest.raises(OSError) as raised:
+                with pytest.raises(OSError, match="the stream is closed") as raised:
                     await call
                 assert raised.value.errno == errno.EBADF
             stream.write_eof()

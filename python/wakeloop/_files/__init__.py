@@ -118,17 +118,25 @@ class Opening(Generic[_F]):
     """
 
     __module__ = "wakeloop"
-    __slots__ = ("_entered", "_open", "_style")
+    __slots__ = ("_begun", "_entered", "_open", "_style")
 
     def __init__(self, style: Style, open_raw: Callable[[], io.FileIO]) -> None:
+        self._begun = False
         self._style, self._open = style, open_raw
         #: The files of the blocks that were entered, and the tasks that did that.
         self._entered: list[tuple[asyncio.Task[Any] | None, _F]] = []
 
+    def __del__(self, warn: Callable[..., None] = warnings.warn) -> None:
+        # As a coroutine does. If open() has refused its arguments, there is no `_begun`.
+        if not getattr(self, "_begun", True):
+            warn("coroutine 'open' was never awaited", RuntimeWarning, stacklevel=2, source=self)
+
     def __await__(self) -> Generator[Any, None, _F]:
+        self._begun = True
         return self._opened().__await__()
 
     async def __aenter__(self) -> _F:
+        self._begun = True
         file = await self._opened()
         self._entered.append((asyncio.current_task(), file))
         return file

@@ -27,8 +27,9 @@ _VARIABLE = "WAKELOOP_WATCHDOG"
 unasked = True
 
 
-def watchdog(limit: float = 0.1, *, file: FileDescriptorLike | None = None) -> Watchdog:
-    """Start this process's watchdog: it reports every turn of a wakeloop loop that lasts longer than ``limit`` seconds.
+def watchdog(limit: float | str = 0.1, *, file: FileDescriptorLike | None = None) -> Watchdog:
+    """Start this process's watchdog: it reports every turn of a wakeloop loop that lasts longer than ``limit``, which
+    is a number of seconds or a time such as ``"100ms"``.
 
     A native thread writes the report while the turn lasts: how long it has lasted, the task, the Python stack of the
     loop's thread, and who holds the GIL if nothing moves. It reports the turn again at two, four, eight times the
@@ -39,19 +40,31 @@ def watchdog(limit: float = 0.1, *, file: FileDescriptorLike | None = None) -> W
     :meth:`Watchdog.stop`, until the end of the ``with`` block that it was given to, or until the interpreter exits. A
     forked child has none. May be called from any thread.
 
-    Raises ValueError if ``limit`` is not positive, OSError if ``file`` is not open, and RuntimeError if the system has
+    Raises TypeError or ValueError if ``limit`` is no positive time, OSError if ``file`` is not open, and RuntimeError if the system has
     no thread left.
     """
     global unasked
-    if not limit > 0:
-        raise ValueError(f"limit must be a positive number of seconds, not {limit!r}")
     fd = file if file is None or isinstance(file, int) else file.fileno()
-    started = _core.start_watchdog(limit, fd)
+    started = _core.start_watchdog(_seconds(limit), fd)
     unasked = False
     # Once, however often a watchdog is started.
     atexit.unregister(_core.stop_watchdog)
     atexit.register(_core.stop_watchdog)
     return started
+
+
+def _seconds(limit: float | str) -> float:
+    form = "limit must be a {}number of seconds or a time such as '100ms', not {}"
+    if isinstance(limit, str):
+        seconds = _core._seconds(limit.strip().lower()) or 0.0
+    elif hasattr(type(limit), "__float__"):
+        seconds = limit
+    else:
+        raise TypeError(form.format("", type(limit).__name__))
+    # The variable can also be "off".
+    if not seconds > 0 or (seconds == math.inf and isinstance(limit, str)):
+        raise ValueError(form.format("positive ", repr(limit)))
+    return seconds
 
 
 def start_if_asked() -> None:

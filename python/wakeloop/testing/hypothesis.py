@@ -9,7 +9,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from hypothesis import strategies
+from .._extras import needed
+
+with needed(__name__, "hypothesis", "hypothesis"):
+    from hypothesis import strategies
 
 from ._schedule import Schedule
 

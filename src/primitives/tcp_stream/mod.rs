@@ -38,6 +38,7 @@ use std::task::Waker;
 use pyo3::prelude::*;
 use pyo3::types::PyString;
 
+use super::address_error::Address;
 use super::lookup::host_name;
 use super::numbers;
 use super::sleep::duration;
@@ -330,6 +331,7 @@ impl TcpStream {
         #[pyo3(from_py_with = numbers::integer)] limit: i64,
     ) -> PyResult<Bound<'py, PyAny>> {
         let (host, port) = (host_name(host)?, numbers::port(port, "connect")?);
+        let address = Address::new(Some(&host), port);
         let limit = numbers::limit(limit)?;
         let timeout = timeout.map(duration).transpose()?.flatten();
         Operation::opening(py, "TcpStream.connect", async move {
@@ -339,7 +341,7 @@ impl TcpStream {
             };
             match connected.and_then(|stream| stream.set_nodelay(true).map(|()| stream.into_std())) {
                 Ok(socket) => Outcome::value(move |py| TcpStream::create(py, socket, limit)),
-                Err(error) => Outcome::Error(error),
+                Err(error) => address.not_connected(error),
             }
         })
     }
