@@ -15,7 +15,8 @@ import pytest
 
 from tests.support import builds, certificate, leaks, loops, processes, signals
 
-TIMEOUT = 30
+#: Seconds for a test without a limit of its own. The slowest take ten on a quiet machine.
+TIMEOUT = 60
 
 
 def pytest_addoption(parser):

@@ -117,7 +117,7 @@ def test_a_failure_says_how_to_run_it_again(run_pytest):
     assert "1 passed" in run_pytest(FAILS)
     said = run_pytest(FAILS, "--wakeloop-seeds=4")
     again = re.findall(r"to run it again: pytest '(.*)' (--wakeloop-seed=\d+)", said)
-    assert again and "seed 0" in said
+    assert again
     nodeid, option = again[0]
     once_more = run_pytest(FAILS, nodeid, option)
     assert "1 failed" in once_more and said.count("assert [") >= 1
@@ -129,6 +129,48 @@ def test_explore_searches_and_shows_the_steps(run_pytest):
     said = run_pytest(FAILS.replace("mark.wakeloop", "mark.wakeloop(explore=100)", 1))
     assert "1 failed" in said and "1 reordering, shrunk from" in said
     assert re.search(r"\* +\d+ +0.000000  Task-\d: test_order.<locals>.note .*<- asyncio runs Task-\d first", said)
+
+
+def test_what_explore_finds_is_run_again_by_its_seed(run_pytest):
+    text = FAILS.replace("mark.wakeloop", "mark.wakeloop(explore=100)", 1)
+    said = run_pytest(text)
+    [(nodeid, option)] = re.findall(r"^to run it again: pytest '(.*)' (--wakeloop-seed=\d+)$", said, re.MULTILINE)
+    once_more = run_pytest(text, option)
+    assert "1 failed" in once_more and "shrunk" not in once_more
+    assert re.search(rf"^to run it again: pytest '.*' {option}$", once_more, re.MULTILINE)
+
+
+@pytest.mark.parametrize("marker", ["wakeloop", "wakeloop(seed=5)", "wakeloop(clock='frozen')"])
+def test_every_failing_run_ends_with_the_line_that_runs_it_again(run_pytest, marker):
+    said = run_pytest(f"import pytest\n@pytest.mark.{marker}\nasync def test_it():\n    assert False\n")
+    [failure] = re.findall(r"_ test_it _+\n(.*?)=====", said, re.DOTALL)
+    assert failure.endswith("\nto run it again: pytest 'test_it.py::test_it'\n")
+
+
+def test_a_verdict_is_shown_without_the_frames_of_the_loop(run_pytest):
+    text = "import asyncio, pytest\n"
+    text += "@pytest.mark.wakeloop\nasync def test_waits():\n    await asyncio.Event().wait()\n"
+    said = run_pytest(text)
+    [failure] = re.findall(r"_ test_waits _+\n(.*?)=====", said, re.DOTALL)
+    assert len(failure.splitlines()) <= 12 and "_run_once" not in failure
+    assert "E   wakeloop.testing.Deadlock: deadlock at 0 s" in failure and 'test_it.py", line 4, in test_waits' in failure
+    assert "_run_once" in run_pytest(text, "--full-trace")
+    # An error of the test keeps its own frames.
+    text = "import asyncio, pytest\nasync def helper():\n    1 / 0\n"
+    text += "@pytest.mark.wakeloop\nasync def test_fails():\n    await asyncio.wait_for(helper(), 1)\n"
+    said = run_pytest(text)
+    assert ">       await asyncio.wait_for(helper(), 1)" in said and "1 / 0" in said
+
+
+PLAIN = "import pytest\n@pytest.mark.wakeloop\ndef test_it({}): pass\n"
+
+
+def test_a_plain_function_with_the_marker_fails(run_pytest):
+    said = run_pytest(PLAIN.format(""))
+    assert "1 failed" in said and "test_it has the marker wakeloop, and is no async def" in said
+    assert "_wakeloop_pytest.py" not in said
+    for fixture in ("wakeloop_loop", "wakeloop_loop_factory", "wakeloop_clock"):
+        assert "1 passed" in run_pytest(PLAIN.format(fixture))
 
 
 def test_verdicts_fail_a_test(run_pytest):

@@ -6,6 +6,7 @@ package, and imports wakeloop only when a test asks for it: a run that does not 
 
 import functools
 import inspect
+import os
 
 import pytest
 
@@ -13,6 +14,10 @@ import pytest
 SEED = "_wakeloop_seed"
 #: Arguments of the marker that are not for the loop.
 NOT_THE_LOOPS = ("check", "debug", "explore")
+#: The seed with which an exploration has failed.
+FAILED = pytest.StashKey()
+#: What a plain function may use of the plugin.
+FIXTURES = {"wakeloop_loop", "wakeloop_clock", "wakeloop_network", "wakeloop_loop_factory"}
 
 
 def pytest_addoption(parser):
@@ -27,7 +32,7 @@ def pytest_addoption(parser):
         "--wakeloop-seed",
         type=functools.partial(_number, least=0),
         metavar="SEED",
-        help="run each of these tests with this seed",
+        help="run each of these tests, and those that explore, once with this seed",
     )
 
 
@@ -89,12 +94,12 @@ def _options(item, *without):
 def _seeds(item):
     """The seeds of a test from the command line; None if it runs once, with that of its marker or with none."""
     options, config = _marker(item), item.config
-    if "seed" in options or "explore" in options:
-        return None
-    if (seed := config.getoption("wakeloop_seed")) is not None:
+    seed, count = config.getoption("wakeloop_seed"), config.getoption("wakeloop_seeds")
+    if seed is not None and ("seed" not in options or "explore" in options):
         return [seed]
-    count = config.getoption("wakeloop_seeds")
-    return None if count is None else range(count)
+    if count is None or "seed" in options or "explore" in options:
+        return None
+    return range(count)
 
 
 def _make_loop(*, network=None, **options):
@@ -170,6 +175,7 @@ def _register_factories(config):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem):
+    __tracebackhide__ = True
     if _marker(pyfuncitem) is None or "anyio_backend" in pyfuncitem.funcargs:
         return None
     function = pyfuncitem.obj
@@ -177,12 +183,22 @@ def pytest_pyfunc_call(pyfuncitem):
         inner = getattr(given.inner_test, "_wakeloop_inner", given.inner_test)
         if inspect.iscoroutinefunction(inner):
             given.inner_test = _example(pyfuncitem, inner)
+        else:
+            _check_plain(pyfuncitem)
         return None
     if not inspect.iscoroutinefunction(function):
-        return None
+        return _check_plain(pyfuncitem)
     arguments = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
     _run(pyfuncitem, function, **arguments)
     return True
+
+
+def _check_plain(item):
+    """Fails the test of a function that has nothing to await, and nothing of the plugin: the marker would do nothing."""
+    # Other plugins put a plain function around a coroutine function.
+    inner = inspect.unwrap(item.obj)
+    if FIXTURES.isdisjoint(item.fixturenames) and not inspect.iscoroutinefunction(inner):
+        pytest.fail(f"{item.name} has the marker wakeloop, and is no async def: nothing of it would run", pytrace=False)
 
 
 def _example(item, inner):
@@ -190,6 +206,7 @@ def _example(item, inner):
 
     @functools.wraps(inner)
     def example(*arguments, **named):
+        __tracebackhide__ = True
         _run(item, inner, *arguments, **named)
 
     example._wakeloop_inner = inner
@@ -197,12 +214,16 @@ def _example(item, inner):
 
 
 def _run(item, function, *arguments, **named):
+    __tracebackhide__ = True
     from wakeloop import testing
 
     options, main = _options(item), functools.partial(function, *arguments, **named)
     runs = options.pop("explore", None)
-    if runs is not None:
-        testing.explore(main, runs, options.pop("seed", 0), **options).check()
+    if runs is not None and SEED not in _parameters(item):
+        found = testing.explore(main, runs, options.pop("seed", 0), **options)
+        if found.failure is not None:
+            item.stash[FAILED] = found.failure.seed
+        found.check()
         return
     loop = item.funcargs.get("wakeloop_loop") or _make_loop(**_options(item, *NOT_THE_LOOPS))
     testing.run_on(loop, main, check=options.get("check", True), debug=options.get("debug"))
@@ -210,16 +231,34 @@ def _run(item, function, *arguments, **named):
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item, call):
+    is_ours = call.when == "call" and call.excinfo is not None and item.get_closest_marker("wakeloop") is not None
+    if is_ours and not item.config.getoption("fulltrace"):
+        _hide_frames(item, call.excinfo)
     report = yield
-    if report.failed and call.when == "call" and (seed := _seed_of(item)) is not None:
-        again = f"pytest '{item.nodeid}' --wakeloop-seed={seed}"
-        report.sections.append(("wakeloop", f"seed {seed}; to run it again: {again}"))
+    if is_ours and report.failed:
+        seed = _seed_of(item)
+        again = f"pytest '{item.nodeid}'" + ("" if seed is None else f" --wakeloop-seed={seed}")
+        report.sections.append(("wakeloop", f"to run it again: {again}"))
     return report
 
 
+def _hide_frames(item, excinfo):
+    """Leaves out the frames of asyncio and of wakeloop, if an error comes from the loop and not from the test."""
+    import asyncio
+
+    import wakeloop
+
+    if any(entry.path == item.path for entry in excinfo.traceback):
+        return
+    hidden = [os.path.dirname(asyncio.__file__), os.path.dirname(wakeloop.__file__)]
+    excinfo.traceback = excinfo.traceback.filter(lambda entry: not str(entry.path).startswith(tuple(hidden)))
+
+
 def _seed_of(item):
-    """The seed with which a test has run, on a loop of the plugin or of another one."""
+    """The seed with which a test has run, on a loop of the plugin or of another one, if the marker does not have it."""
     parameters = _parameters(item)
+    if FAILED in item.stash:
+        return item.stash[FAILED]
     if SEED in parameters:
         return parameters[SEED]
     factory = parameters.get("_asyncio_loop_factory")

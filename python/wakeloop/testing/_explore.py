@@ -74,14 +74,11 @@ class Failure:
 
     def report(self, steps: int = 50) -> str:
         """Return the failure as text: what it raised, how to run it again, and the last steps with the reorderings."""
-        return "\n".join([*words(self.error), self._story(steps)])
+        again = f"seed {self.seed}: wakeloop.testing.run(main, seed={self.seed})"
+        return "\n".join([*words(self.error), again, self._story(steps)])
 
     def _story(self, steps: int = 50) -> str:
-        lines = [
-            f"seed {self.seed}: wakeloop.testing.run(main, seed={self.seed})",
-            self._shrunk(),
-            f"{'step':>8} {'time':>12}",
-        ]
+        lines = [self._shrunk(), f"{'step':>8} {'time':>12}"]
         first = max(1, (self.steps[-1].number if self.steps else 0) - steps + 1)
         skipped = 0
         for step in self.steps:

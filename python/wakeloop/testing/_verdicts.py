@@ -23,6 +23,8 @@ class Deadlock(RuntimeError):
     The message has what each task waits for, and its chain of awaits.
     """
 
+    __module__ = "wakeloop.testing"
+
     def __init__(self, message: str, tasks: Iterable[waits.TaskInfo] = ()) -> None:
         super().__init__(message)
         #: What each task waits for; see `wakeloop.tasks`.
@@ -35,9 +37,13 @@ class StepLimit(RuntimeError):
     The message has the last steps.
     """
 
+    __module__ = "wakeloop.testing"
+
 
 class LeftBehind(AssertionError):
     """A program has ended, and has left something behind."""
+
+    __module__ = "wakeloop.testing"
 
     def __init__(self, found: list[str]) -> None:
         super().__init__("the program leaves behind:" + "".join(f"\n- {indented(text)}" for text in found))
