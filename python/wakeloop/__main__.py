@@ -77,7 +77,7 @@ def echo(argv: list[str]) -> int:
     except BrokenPipeError:
         raise
     except OSError as error:
-        return fail(f"cannot listen on {options.host}:{options.port}: {error.strerror}")
+        return fail(error.strerror)
     return 0
 
 

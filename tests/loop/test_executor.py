@@ -25,12 +25,15 @@ def test_run_in_executor_returns_results_and_raises_exceptions(run):
 
 def test_the_loop_runs_on_while_threads_work(run):
     async def main():
-        loop, ticks = asyncio.get_running_loop(), 0
-        working = [loop.run_in_executor(None, time.sleep, 0.05) for _ in range(4)]
-        while not all(future.done() for future in working):
-            ticks += 1
-            await asyncio.sleep(0.001)
-        assert ticks > 5
+        loop, enough = asyncio.get_running_loop(), threading.Event()
+        working = [loop.run_in_executor(None, enough.wait) for _ in range(4)]
+        try:
+            for _ in range(10):
+                await asyncio.sleep(0.001)
+            assert not any(future.done() for future in working)
+        finally:
+            enough.set()
+        assert await asyncio.gather(*working) == 4 * [True]
 
     run(main())
 

@@ -324,7 +324,11 @@ def taken():
         ("run json:main", "wakeloop: module 'json' has no attribute 'main'"),
         ("run empty", "wakeloop: can't find '__main__' module in 'empty'"),
         ("echo --port 99999", "python -m wakeloop echo: error: the port must be between 0 and 65535"),
-        ("echo --port TAKEN", "wakeloop: cannot listen on 127.0.0.1:TAKEN: Address already in use"),
+        (
+            "echo --port TAKEN",
+            "wakeloop: error while attempting to bind on address ('127.0.0.1', TAKEN): address already in use",
+        ),
+        ("echo --host nowhere.invalid", "wakeloop: Name or service not known"),
         ("info ./data", "wakeloop: cannot run ./data: Exec format error"),
     ],
 )
