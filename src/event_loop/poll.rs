@@ -10,9 +10,10 @@ use std::time::Duration;
 use pyo3::ffi;
 
 use super::core::Core;
-use super::core::gil_fairness::{Away, YIELD};
+use super::core::gil_fairness::{Away, GilDemand, YIELD};
 use super::core::io::WAKER;
 use super::core::metrics::Counters;
+use super::core::plan::{Outlook, Plan, plan};
 use super::core::poll_policy::{LONGEST_WAIT, seconds_until};
 use super::{publish, watch};
 use crate::capi::error::{Outcome, raise_io};
@@ -48,44 +49,38 @@ fn poll_now(core: &Core, now: u64) -> Result<u64, Fatal> {
         // Before the timeout is computed: a signal handler may stop the loop, queue a callback or set a timer.
         run_signal_handlers()?;
     }
-    if !core.is_idle() {
-        if is_yield_due(core, now) {
-            return poll_without_gil(core, now, Wait::Not, true);
-        }
-        if core.gil.is_wanted(now) {
-            return poll_without_gil(core, now, Wait::Not, false);
-        }
-        poll_with_gil(core, Wait::Not)?;
-        return Ok(now);
-    }
-    let wait = wait_for_timer(core, now)?;
-    if wait == Wait::Not {
+    let ready = !core.is_idle();
+    let wait = if ready { Wait::Not } else { wait_for_timer(core, now)? };
+    if wait == Wait::Not && !ready {
         core.meter.set_wait(0);
-        poll_with_gil(core, Wait::Not)?;
-        return Ok(now);
     }
-    if let Some(grace) = core.gil.grace(now, core.polls.had_events()) {
-        poll_with_gil(core, shorter(wait, now, grace))?;
-        let end = monotonic_nanos();
-        core.counters.idle.add(end - now);
-        if end - now >= AT_ONCE {
-            core.meter.set_wait(0);
+    let outlook = Outlook { now, ready, wait, had_events: core.polls.had_events() };
+    let spin = || {
+        let begin = || core.spins.begin(now, wait.nanos(), core.counters.io_events.get());
+        core.spins.is_likely().then(begin).flatten()
+    };
+    match plan(outlook, || gil_demand(core, now), spin) {
+        Plan::Held(Wait::Not) => {
+            poll_with_gil(core, Wait::Not)?;
+            Ok(now)
         }
-        return Ok(end);
+        Plan::Held(wait) => {
+            poll_with_gil(core, wait)?;
+            let end = monotonic_nanos();
+            core.counters.idle.add(end - now);
+            if end - now >= AT_ONCE {
+                core.meter.set_wait(0);
+            }
+            Ok(end)
+        }
+        Plan::Spin(until) => spin_until(core, now, until),
+        Plan::Away { wait, yields } => poll_without_gil(core, now, wait, yields),
     }
-    let yields = is_yield_due(core, now);
-    if core.spins.is_likely() && !yields && !core.gil.has_rival(now) {
-        return spin(core, now, wait);
-    }
-    poll_without_gil(core, now, wait, yields)
 }
 
-/// Waits, and may begin with a spin.
+/// Spins, and then waits if the spin has found nothing.
 #[inline(never)]
-fn spin(core: &Core, now: u64, wait: Wait) -> Result<u64, Fatal> {
-    let Some(until) = core.spins.begin(now, wait.nanos(), core.counters.io_events.get()) else {
-        return poll_without_gil(core, now, wait, false);
-    };
+fn spin_until(core: &Core, now: u64, until: u64) -> Result<u64, Fatal> {
     let mut found = false;
     // Found before the thread detaches: `publish` moves the counters, in a section of the loop.
     let counters: &Counters = &core.counters;
@@ -112,10 +107,10 @@ fn spin(core: &Core, now: u64, wait: Wait) -> Result<u64, Fatal> {
     }
 }
 
-/// Should the loop yield the GIL to other threads now?
+/// Who wants the GIL now?
 #[inline(always)]
-pub(super) fn is_yield_due(core: &Core, now: u64) -> bool {
-    core.gil.is_yield_due(now, core.inbox.awaits_jobs(), is_only_thread)
+pub(super) fn gil_demand(core: &Core, now: u64) -> GilDemand {
+    core.gil.demand(now, core.inbox.awaits_jobs(), is_only_thread)
 }
 
 /// How many seconds are left until the next timer. `None` without a timer.
@@ -137,14 +132,6 @@ fn wait_for_timer(core: &Core, now: u64) -> Result<Wait, Fatal> {
         }
         (wait, _) => wait,
     })
-}
-
-/// A wait that ends with `wait`, but not later than after `limit`.
-fn shorter(wait: Wait, now: u64, limit: Duration) -> Wait {
-    match wait {
-        Wait::Until { left, .. } if left < limit => wait,
-        _ => Wait::within(now, limit),
-    }
 }
 
 /// Polls with the GIL held. The wait is very short, if there is one.

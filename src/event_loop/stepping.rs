@@ -3,10 +3,11 @@
 //! [`select`] polls once, and queues all callbacks that are due. The Python code then runs the queue.
 
 use super::core::Core;
+use super::core::gil_fairness::GilDemand;
 use super::core::poll_policy::{last_part, shorter};
 use super::core::run_state::Phase;
 use super::dispatch::dispatch_all;
-use super::poll::{is_yield_due, poll_with_gil, poll_without_gil, run_signal_handlers, seconds_until_timer};
+use super::poll::{gil_demand, poll_with_gil, poll_without_gil, run_signal_handlers, seconds_until_timer};
 use super::recording;
 use super::turn::{deliver_messages, make_due_timers_ready};
 use crate::capi::Fatal;
@@ -98,7 +99,8 @@ fn poll(core: &Core, timeout: Option<f64>) -> Result<(), Fatal> {
     if wait == Wait::Not {
         return poll_with_gil(core, wait);
     }
-    let end = poll_without_gil(core, now, wait, is_yield_due(core, now))?;
+    let yields = gil_demand(core, now) == GilDemand::YieldDue;
+    let end = poll_without_gil(core, now, wait, yields)?;
     if let Some(left) = timeout.and_then(|timeout| last_part(timeout, end - now))
         && core.is_idle()
     {

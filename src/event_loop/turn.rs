@@ -3,7 +3,7 @@
 //! A turn has four steps:
 //!
 //! 1. **Poll**, or skip the poll if the last one is recent (`core/poll_policy.rs`). If callbacks are ready, the poll
-//!    does not block. Otherwise it waits without the GIL until the next deadline (`poll.rs`).
+//!    does not block. Otherwise it waits without the GIL until the next deadline (`poll.rs`, `core/plan.rs`).
 //! 2. **Timers**: queue the timers that are due. As in asyncio, they come before the callbacks that this turn
 //!    schedules.
 //! 3. **Dispatch** each event to the transport, listener or callback of its token (`dispatch.rs`). As in asyncio,

@@ -19,7 +19,7 @@
 //!
 //! The opposite case is a thread that computes, and keeps the GIL for a whole switch interval each time. Then the loop
 //! does not yield, because the interpreter makes the loop release the GIL anyway. After a turn with events it even
-//! polls for a short time, the *grace*, before it releases the GIL: clients that answer at once can then be served many
+//! polls for a short time, the *grace* of `plan.rs`, before it releases the GIL: clients that answer at once can then be served many
 //! times in one interval.
 //!
 //! On a free-threaded build there is no GIL to give up: the loop never yields, and never waits attached.
@@ -27,7 +27,6 @@
 //! All times are nanoseconds of the monotonic clock.
 
 use std::cell::Cell;
-use std::time::Duration;
 
 use crate::capi::section::FREE_THREADED;
 
@@ -50,9 +49,6 @@ const RAN: u64 = 1_000;
 const KEPT: u64 = 1_000_000;
 /// For this many times the duration of its wait, the loop expects the thread to go on computing.
 const KEPT_HOLDS: u64 = 8;
-/// While a thread is computing: how long the loop waits for more events after a turn with events, before it releases
-/// the GIL. This delays the thread once per switch interval. The interpreter can still make callbacks release the GIL.
-const GRACE: Duration = Duration::from_micros(100);
 
 /// A time without the GIL.
 #[derive(Clone, Copy)]
@@ -70,6 +66,18 @@ impl Away {
         self.interrupted |= now - self.end > TAKEN;
         self.end = now;
     }
+}
+
+/// Which other thread wants the GIL, as far as the hints tell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum GilDemand {
+    Nobody,
+    /// One that wants it for a short time: every poll releases the GIL.
+    Hinted,
+    /// Perhaps one, and it is time to yield.
+    YieldDue,
+    /// One that computes, and keeps the GIL for long.
+    CpuBound,
 }
 
 /// Decides when the loop yields, and when it keeps the GIL.
@@ -98,18 +106,25 @@ impl GilFairness {
         }
     }
 
-    /// Should the next poll yield? If a yield was due, this also schedules the next one.
+    /// Who wants the GIL at `now`? If a yield is due, this also schedules the next one.
     #[inline(always)]
-    pub(crate) fn is_yield_due(
+    pub(crate) fn demand(
         &self,
         now: u64,
         awaits_jobs: bool,
         is_only_thread: impl FnOnce() -> bool,
-    ) -> bool {
-        !FREE_THREADED
-            && now >= self.next_yield.get()
-            && now >= self.kept_until.get()
-            && self.schedule_yield(now, awaits_jobs, is_only_thread())
+    ) -> GilDemand {
+        if FREE_THREADED {
+            GilDemand::Nobody
+        } else if self.is_kept(now) {
+            GilDemand::CpuBound
+        } else if now >= self.next_yield.get() && self.schedule_yield(now, awaits_jobs, is_only_thread()) {
+            GilDemand::YieldDue
+        } else if now < self.hint_until.get() {
+            GilDemand::Hinted
+        } else {
+            GilDemand::Nobody
+        }
     }
 
     #[cold]
@@ -123,27 +138,10 @@ impl GilFairness {
         !is_only_thread
     }
 
-    /// Does another thread seem to want the GIL, only for a short time? Then every poll releases it.
-    #[inline(always)]
-    pub(crate) fn is_wanted(&self, now: u64) -> bool {
-        !FREE_THREADED && now < self.hint_until.get() && now >= self.kept_until.get()
-    }
-
-    /// Does another thread seem to want the GIL, for however long?
-    pub(crate) fn has_rival(&self, now: u64) -> bool {
-        !FREE_THREADED && (now < self.hint_until.get() || now < self.kept_until.get())
-    }
-
     /// Does another thread seem to compute, and to keep the GIL for long?
     #[inline(always)]
     pub(crate) fn is_kept(&self, now: u64) -> bool {
         !FREE_THREADED && now < self.kept_until.get()
-    }
-
-    /// How long a poll waits with the GIL held before it releases it.
-    #[inline(always)]
-    pub(crate) fn grace(&self, now: u64, had_events: bool) -> Option<Duration> {
-        (had_events && self.is_kept(now)).then_some(GRACE)
     }
 
     /// The loop did not have the GIL for at least [`YIELD`], until `now`. That counts as a yield.
@@ -200,6 +198,12 @@ mod tests {
     /// Later than all times that a new object has recorded.
     const NOW: u64 = 1_000_000_000;
 
+    impl GilFairness {
+        fn is_yield_due(&self, now: u64, awaits_jobs: bool, is_only_thread: fn() -> bool) -> bool {
+            self.demand(now, awaits_jobs, is_only_thread) == GilDemand::YieldDue
+        }
+    }
+
     /// A poll that began at NOW and took so long, after which the loop waited for the GIL while other threads ran.
     fn note_poll(fairness: &GilFairness, took: u64, waited: u64, ran: Option<u64>) {
         let away = Away { start: NOW, end: NOW + took, interrupted: false };
@@ -233,9 +237,8 @@ mod tests {
         assert!(fairness.is_yield_due(NOW + 1 + OFTEN, false, OTHERS));
         // The hint is no longer valid: after this yield, the next one is due after the long interval.
         let later = NOW + 1 + HINT_HOLDS;
-        assert!(!fairness.is_wanted(later));
         assert!(fairness.is_yield_due(later, false, OTHERS));
-        assert!(!fairness.is_yield_due(later + OFTEN, false, OTHERS));
+        assert_eq!(fairness.demand(later + OFTEN, false, OTHERS), GilDemand::Nobody);
     }
 
     #[test]
@@ -249,7 +252,7 @@ mod tests {
         away.note_step(away.end + TAKEN + 1);
         fairness.note_poll(away, away.end, || Some(TAKEN));
         assert!(fairness.is_yield_due(NOW + OFTEN, false, OTHERS));
-        assert!(fairness.is_wanted(NOW + OFTEN));
+        assert_eq!(fairness.demand(NOW + OFTEN, false, OTHERS), GilDemand::Hinted);
     }
 
     #[test]
@@ -263,17 +266,14 @@ mod tests {
     }
 
     #[test]
-    fn a_loop_does_not_yield_to_a_thread_that_computes_and_polls_for_a_grace() {
+    fn a_loop_does_not_yield_to_a_thread_that_computes() {
         let fairness = GilFairness::new();
-        assert_eq!(fairness.grace(NOW, true), None);
+        assert!(!fairness.is_kept(NOW));
         let back = NOW + KEPT + 1;
         note_poll(&fairness, 0, KEPT + 1, Some(KEPT + 1));
-        assert_eq!(fairness.grace(back, true), Some(GRACE));
-        assert_eq!(fairness.grace(back, false), None);
-        assert!(!fairness.is_yield_due(back, true, OTHERS));
-        assert!(!fairness.is_wanted(back));
+        assert_eq!(fairness.demand(back, true, OTHERS), GilDemand::CpuBound);
         let end = back + KEPT_HOLDS * (KEPT + 1);
-        assert_eq!(fairness.grace(end, true), None);
+        assert!(!fairness.is_kept(end));
         assert!(fairness.is_yield_due(end, true, OTHERS));
     }
 
@@ -284,7 +284,7 @@ mod tests {
             assert!(fairness.is_yield_due(NOW, false, OTHERS));
             note_poll(&fairness, 0, KEPT + 1, ran);
             assert!(!fairness.is_yield_due(NOW + OFTEN, false, OTHERS));
-            assert_eq!(fairness.grace(NOW + KEPT + 1, true), None);
+            assert!(!fairness.is_kept(NOW + KEPT + 1));
         }
     }
 
@@ -296,11 +296,13 @@ mod tests {
         let mut now = NOW + KEPT + 1;
         assert!(fairness.is_kept(now));
         now += KEPT_HOLDS * ran + HINT_HOLDS;
-        assert!(fairness.is_yield_due(now, false, OTHERS) && !fairness.has_rival(now + HINT_HOLDS));
+        assert!(fairness.is_yield_due(now, false, OTHERS));
+        assert_eq!(fairness.demand(now + HINT_HOLDS, false, ALONE), GilDemand::Nobody);
         now += HINT_HOLDS;
         // The loop waits again, and no other thread has run since.
         fairness.note_poll(Away { start: now, end: now, interrupted: false }, now + KEPT + 1, || Some(ran));
-        assert!(!fairness.has_rival(now + KEPT + 1) && !fairness.hint.get());
+        assert_eq!(fairness.demand(now + KEPT + 1, false, ALONE), GilDemand::Nobody);
+        assert!(!fairness.hint.get());
     }
 
     #[test]
@@ -308,6 +310,6 @@ mod tests {
         let fairness = GilFairness::new();
         note_poll(&fairness, 0, 2 * KEPT, Some(KEPT));
         assert!(fairness.is_yield_due(NOW + 2 * KEPT, false, OTHERS));
-        assert_eq!(fairness.grace(NOW + 2 * KEPT, true), None);
+        assert!(!fairness.is_kept(NOW + 2 * KEPT));
     }
 }

@@ -13,6 +13,7 @@ pub(crate) mod loop_clock;
 pub(crate) mod loop_ref;
 pub(crate) mod metrics;
 pub(crate) mod page;
+pub(crate) mod plan;
 pub(crate) mod poll_policy;
 pub(crate) mod process;
 pub(crate) mod ready;
