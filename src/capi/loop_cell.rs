@@ -105,6 +105,13 @@ impl<T> LoopQueue<T> {
         unsafe { self.items() }.push_back(item);
     }
 
+    /// Puts an item before all others.
+    #[inline(always)]
+    pub(crate) fn push_first(&self, item: T) {
+        // SAFETY: a move; no code of `T` runs.
+        unsafe { self.items() }.push_front(item);
+    }
+
     #[inline(always)]
     pub(crate) fn pop(&self) -> Option<T> {
         // SAFETY: a move; no code of `T` runs.

@@ -220,6 +220,42 @@ def test_pause_reading_stops_data_and_resume_brings_all_of_it(run):
     run(main())
 
 
+def test_a_transport_that_resumes_reading_does_not_come_before_others_that_have_data_too(run):
+    """It is read in the next turn, and that turn asks which others are ready."""
+
+    async def main():
+        loop, seen = asyncio.get_running_loop(), []
+
+        class Noting(asyncio.Protocol):
+            def data_received(self, data):
+                seen.append(data)
+
+        def count_down(number):
+            seen.append(number)
+            loop.call_soon(*((count_down, number - 1) if number else (done.set_result, None)))
+
+        def begin():
+            paused.resume_reading()
+            others_peer.send(b"other")
+            count_down(2)
+
+        with socketpair() as (near, its_peer), socketpair() as (far, others_peer):
+            paused, _ = await loop.create_connection(Noting, sock=near)
+            other, _ = await loop.create_connection(Noting, sock=far)
+            paused.pause_reading()
+            its_peer.send(b"paused")
+            await asyncio.sleep(0.01)
+            done = loop.create_future()
+            loop.call_soon(begin)
+            await done
+            assert seen[:2] == [2, 1] and set(seen[2:4]) == {b"paused", b"other"} and seen[4:] == [0], seen
+            paused.abort()
+            other.abort()
+            await asyncio.sleep(0)
+
+    run(main())
+
+
 def test_the_end_waits_while_reading_is_paused(run):
     async def main():
         near, far = await pair()

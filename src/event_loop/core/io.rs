@@ -73,11 +73,12 @@ impl Io {
         self.events.len() - before
     }
 
-    /// Moves the requeued events to the queue.
+    /// Moves the requeued events to the queue, before those of the poll. A level-triggered poller, as asyncio has, also
+    /// reports what it has reported before ahead of what has become ready since.
     #[inline(always)]
     pub(crate) fn queue_requeued(&self) {
-        while let Some(event) = self.requeued.pop() {
-            self.events.push(event);
+        while let Some(event) = self.requeued.pop_last_if(|_| true) {
+            self.events.push_first(event);
         }
     }
 

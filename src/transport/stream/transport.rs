@@ -349,8 +349,8 @@ fn read_all(this: This<'_, Stream>, core: &Core, readiness: Readiness) -> Result
         }
         // As in asyncio, callbacks that the protocol has scheduled run before more data or the end of the stream is
         // delivered, because a task may have to set another protocol. So do writes, which may fail and end the
-        // connection.
-        if !core.ready.is_empty() || !this.writing.is_empty() {
+        // connection. The end comes in a turn of its own, with what other connections have received by then.
+        if (!full && goes_on) || !core.ready.is_empty() || !this.writing.is_empty() {
             if !drained {
                 this.read_next_turn(core, readiness);
             }
