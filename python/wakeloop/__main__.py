@@ -18,6 +18,7 @@ import subprocess
 import sys
 import sysconfig
 import traceback
+from collections.abc import Iterator
 from importlib.metadata import EntryPoint, entry_points
 from operator import attrgetter
 from typing import Any
@@ -321,21 +322,29 @@ def main() -> int:
     parser.add_argument("--version", action="version", version=f"wakeloop {wakeloop.__version__}")
     parser.add_argument("command", nargs="?", choices=COMMANDS)
     parser.add_argument("args", nargs=argparse.REMAINDER)
-    options = parser.parse_args()
-    if options.command is None:
-        parser.print_help()
-        return 0
-    if options.command == "run":
-        # Its errors are the program's own.
-        return run(options.args)
+    with readers_may_end():
+        options = parser.parse_args()
+        if options.command is None:
+            parser.print_help()
+            return 0
+        if options.command != "run":
+            return COMMANDS[options.command](options.args)
+    # Its errors are the program's own.
+    return run(options.args)
+
+
+@contextlib.contextmanager
+def readers_may_end() -> Iterator[None]:
+    """Ends the process if whoever read the output of the block has ended, also if the block has."""
     try:
-        code = COMMANDS[options.command](options.args)
-        sys.stdout.flush()
+        try:
+            yield
+        finally:
+            sys.stdout.flush()
     except BrokenPipeError:
-        # Whoever read the output has ended. The interpreter must not fail when it flushes at exit.
+        # The interpreter must not fail when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
-    return code
+        sys.exit(1)
 
 
 if __name__ == "__main__":

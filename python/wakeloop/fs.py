@@ -405,6 +405,7 @@ class _Named(Opening[_F], Generic[_F]):
             remove()
 
     def __await__(self) -> Generator[Any, None, _F]:
+        self._begun = True
         raise TypeError("a temporary file with a name is made by 'async with', which removes it")
 
     async def __aexit__(
