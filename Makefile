@@ -158,7 +158,7 @@ test-rust-with-python: $(MADE)-venv #- runs all the Rust tests in a build with P
 
 test-python: test-loop test-others ## runs the Python tests
 
-# `make test` runs these two beside each other, so they take about the same time.
+# `make test` runs these two beside each other.
 LOOP_TESTS := tests/loop tests/transport tests/tls tests/streams tests/queue tests/primitives tests/ecosystem
 
 test-loop: $(MADE)-extension $(MADE)-test #- runs the Python tests of the loop and its transports, and those with other libraries

@@ -122,10 +122,10 @@ fn _may_have_settings() -> bool {
     settings::may_be_set()
 }
 
-/// The seconds of a time in the form that environment variables have, or nothing.
+/// The seconds of a time, written as in an environment variable, or nothing.
 #[pyfunction]
 fn _seconds(text: &str) -> Option<f64> {
-    settings::seconds(text)
+    settings::time(text)
 }
 
 /// How long a wait of a new loop, or of the runtime, spins at most, in nanoseconds; 0 if it never does.

@@ -160,14 +160,23 @@ impl Variable {
         if matches!(self.kind, Kind::Path) {
             return Ok(Some(Value::Path(text.to_owned())));
         }
-        let word = text.to_str().map(|text| text.trim_ascii().to_ascii_lowercase());
-        let value = word.and_then(|word| self.kind.parse(&word));
+        let value = text.to_str().and_then(|text| self.kind.parse(&word(text)));
         value.map(Some).ok_or_else(|| self.wrong(text))
     }
 
     fn wrong(&self, text: &OsStr) -> WrongSetting {
         WrongSetting { name: self.name, value: quoted(text), allowed: self.allowed }
     }
+}
+
+/// White space and case do not count.
+fn word(text: &str) -> String {
+    text.trim_ascii().to_ascii_lowercase()
+}
+
+/// The seconds of a time, written as in a variable.
+pub(crate) fn time(text: &str) -> Option<f64> {
+    seconds(&word(text))
 }
 
 impl Kind {
@@ -202,7 +211,7 @@ fn number(text: &str) -> Option<u64> {
 
 /// The seconds of a time such as `250ms`, `0.25` or `0.25s`: from a nanosecond to thirty years. Infinity for `off` and
 /// `0`.
-pub(crate) fn seconds(text: &str) -> Option<f64> {
+fn seconds(text: &str) -> Option<f64> {
     if matches!(text, "off" | "0") {
         return Some(f64::INFINITY);
     }

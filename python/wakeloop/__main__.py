@@ -1,5 +1,5 @@
-"""``wakeloop``, or ``python -m wakeloop``: a runner for scripts, facts about the installation, a monitor, an echo server,
-a demo."""
+"""``wakeloop``, or ``python -m wakeloop``: a runner for scripts, facts about the installation, a monitor, an echo
+server, a demo."""
 
 from __future__ import annotations
 
@@ -335,7 +335,7 @@ def main() -> int:
 
 @contextlib.contextmanager
 def readers_may_end() -> Iterator[None]:
-    """Ends the process if whoever read the output of the block has ended, also if the block has."""
+    """Ends the process with code 1, and without a traceback, if nobody reads the output of the block any more."""
     try:
         try:
             yield

@@ -5,10 +5,8 @@ use std::error::Error;
 use std::fmt::{self, Display, Formatter};
 use std::io;
 
-use crate::capi::error::{self, raise, raise_errno_with};
-use crate::capi::fallible::string;
+use crate::capi::error::{self, raise_errno_with, raise_numbered};
 use crate::capi::imports::imports;
-use crate::capi::inspect::integer;
 use crate::capi::{Exception, Raised};
 use crate::resolver::LookupError;
 use crate::runtime::NoThread;
@@ -47,7 +45,7 @@ pub(crate) fn raise_io(error: &io::Error) -> Raised {
             return raise_errno_with(*errno, text);
         }
         if let Some(failure) = inner.downcast_ref::<LookupError>() {
-            return raise_lookup(failure);
+            return raise_numbered(imports().gaierror.borrow(), failure.code(), &failure.to_string());
         }
         if inner.is::<NoThread>() {
             return Exception::RuntimeError.raise(NO_THREAD);
@@ -57,14 +55,4 @@ pub(crate) fn raise_io(error: &io::Error) -> Raised {
         }
     }
     error::raise_io(error)
-}
-
-/// Sets `socket.gaierror`.
-#[cold]
-fn raise_lookup(failure: &LookupError) -> Raised {
-    let made = string(&failure.to_string()).and_then(|text| {
-        let code = integer(failure.code())?;
-        imports().gaierror.call(&[code.borrow(), text.borrow()])
-    });
-    made.map_or_else(|raised| raised, raise)
 }

@@ -58,12 +58,14 @@ pub(crate) fn raise_errno(errno: i32) -> Raised {
 /// Sets the `OSError` subclass that Python raises for this errno, with another text than the system's.
 #[cold]
 pub(crate) fn raise_errno_with(errno: i32, text: &str) -> Raised {
-    let made = string(text).and_then(|text| {
-        let errno = integer(errno)?;
-        // SAFETY: a class of the interpreter, which lives as long as it does.
-        let class = unsafe { Borrowed::from_ptr(ffi::PyExc_OSError) };
-        class.call(&[errno.borrow(), text.borrow()])
-    });
+    // SAFETY: a class of the interpreter, which lives as long as it does.
+    raise_numbered(unsafe { Borrowed::from_ptr(ffi::PyExc_OSError) }, errno, text)
+}
+
+/// Sets an exception of this class, `OSError` or a subclass, with a number and a text.
+#[cold]
+pub(crate) fn raise_numbered(class: Borrowed<'_>, number: i32, text: &str) -> Raised {
+    let made = string(text).and_then(|text| class.call(&[integer(number)?.borrow(), text.borrow()]));
     made.map_or_else(|raised| raised, raise)
 }
 

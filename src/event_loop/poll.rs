@@ -107,7 +107,7 @@ fn spin_until(core: &Core, now: u64, until: u64) -> Result<u64, Fatal> {
     }
 }
 
-/// Who wants the GIL now?
+/// The demand for the GIL now.
 #[inline(always)]
 pub(super) fn gil_demand(core: &Core, now: u64) -> GilDemand {
     core.gil.demand(now, core.inbox.awaits_jobs(), is_only_thread)

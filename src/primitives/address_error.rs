@@ -6,7 +6,7 @@ use crate::bridge::awaitable::Outcome;
 use crate::bridge::io_error::told;
 
 /// A host, as the program has given it, and a port.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(super) struct Address(String);
 
 impl Address {

@@ -51,7 +51,7 @@ def name_of(file: Path, folder: Path) -> str:
 
 
 def imports_of(name: str, file: Path, modules: Container[str]) -> Iterator[Import]:
-    """What a module imports of the package's modules, in functions and for type checkers too."""
+    """The modules of the package that a module imports, in functions and for type checkers too."""
     inside = name.split(".") if file.stem == "__init__" else name.split(".")[:-1]
     for node in ast.walk(ast.parse(file.read_text())):
         match node:

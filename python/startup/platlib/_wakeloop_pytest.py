@@ -16,7 +16,7 @@ SEED = "_wakeloop_seed"
 NOT_THE_LOOPS = ("check", "debug", "explore")
 #: The seed with which an exploration has failed.
 FAILED = pytest.StashKey()
-#: What a plain function may use of the plugin.
+#: The fixtures of the plugin that a plain function may use.
 FIXTURES = {"wakeloop_loop", "wakeloop_clock", "wakeloop_network", "wakeloop_loop_factory"}
 
 
@@ -194,7 +194,7 @@ def pytest_pyfunc_call(pyfuncitem):
 
 
 def _check_plain(item):
-    """Fails the test of a function that has nothing to await, and nothing of the plugin: the marker would do nothing."""
+    """Fails the test of a plain function that uses nothing of the plugin: the marker would do nothing."""
     # Other plugins put a plain function around a coroutine function.
     inner = inspect.unwrap(item.obj)
     if FIXTURES.isdisjoint(item.fixturenames) and not inspect.iscoroutinefunction(inner):
@@ -250,8 +250,8 @@ def _hide_frames(item, excinfo):
 
     if any(entry.path == item.path for entry in excinfo.traceback):
         return
-    hidden = [os.path.dirname(asyncio.__file__), os.path.dirname(wakeloop.__file__)]
-    excinfo.traceback = excinfo.traceback.filter(lambda entry: not str(entry.path).startswith(tuple(hidden)))
+    hidden = tuple(os.path.join(os.path.dirname(package.__file__), "") for package in (asyncio, wakeloop))
+    excinfo.traceback = excinfo.traceback.filter(lambda entry: not str(entry.path).startswith(hidden))
 
 
 def _seed_of(item):

@@ -1,1 +1,1 @@
-"""What connections are made of: sockets, pipes, TLS, streams, and files that are sent."""
+"""The parts of connections: sockets, pipes, TLS, streams, and files that are sent."""

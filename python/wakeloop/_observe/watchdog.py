@@ -40,8 +40,8 @@ def watchdog(limit: float | str = 0.1, *, file: FileDescriptorLike | None = None
     :meth:`Watchdog.stop`, until the end of the ``with`` block that it was given to, or until the interpreter exits. A
     forked child has none. May be called from any thread.
 
-    Raises TypeError or ValueError if ``limit`` is no positive time, OSError if ``file`` is not open, and RuntimeError if the system has
-    no thread left.
+    Raises TypeError or ValueError if ``limit`` is no positive time, OSError if ``file`` is not open, and RuntimeError if
+    the system has no thread left.
     """
     global unasked
     fd = file if file is None or isinstance(file, int) else file.fileno()
@@ -56,7 +56,7 @@ def watchdog(limit: float | str = 0.1, *, file: FileDescriptorLike | None = None
 def _seconds(limit: float | str) -> float:
     form = "limit must be a {}number of seconds or a time such as '100ms', not {}"
     if isinstance(limit, str):
-        seconds = _core._seconds(limit.strip().lower()) or 0.0
+        seconds = _core._seconds(limit) or 0.0
     elif hasattr(type(limit), "__float__"):
         seconds = limit
     else:

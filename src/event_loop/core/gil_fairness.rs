@@ -19,8 +19,8 @@
 //!
 //! The opposite case is a thread that computes, and keeps the GIL for a whole switch interval each time. Then the loop
 //! does not yield, because the interpreter makes the loop release the GIL anyway. After a turn with events it even
-//! polls for a short time, the *grace* of `plan.rs`, before it releases the GIL: clients that answer at once can then be served many
-//! times in one interval.
+//! polls for a short time, the *grace* of `plan.rs`, before it releases the GIL: clients that answer at once can then be
+//! served many times in one interval.
 //!
 //! On a free-threaded build there is no GIL to give up: the loop never yields, and never waits attached.
 //!
@@ -106,7 +106,7 @@ impl GilFairness {
         }
     }
 
-    /// Who wants the GIL at `now`? If a yield is due, this also schedules the next one.
+    /// The demand for the GIL at `now`. If a yield is due, this also schedules the next one.
     #[inline(always)]
     pub(crate) fn demand(
         &self,

@@ -322,8 +322,8 @@ impl Core {
         self.recorder.received(fd, count);
     }
 
-    /// Calls the source of `token` in the next turn, as if the poller had reported it. So that turn polls: other sources
-    /// may be ready too, and do not come later because of this one.
+    /// Calls the source of `token` in the next turn, as if the poller had reported it. So that turn polls: other
+    /// sources may be ready too, and do not come later because of this one.
     pub(crate) fn requeue(&self, token: Token, readiness: Readiness) {
         self.polls.note_io();
         self.io.requeued.push(Event { token, readiness });

@@ -20,7 +20,7 @@ pub(crate) enum Plan {
     Away { wait: Wait, yields: bool },
 }
 
-/// What the loop knows before a poll.
+/// The state of a loop before a poll.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Outlook {
     pub(crate) now: u64,
@@ -32,8 +32,8 @@ pub(crate) struct Outlook {
     pub(crate) had_events: bool,
 }
 
-/// Plans a poll. `demand` says who wants the GIL, and `spin` until when a spin would last. Each of them is asked at most
-/// once, and only where its answer counts.
+/// Plans a poll. `demand` says who wants the GIL, and `spin` until when a spin would last. Each of them is asked at
+/// most once, and only where its answer counts.
 #[inline(always)]
 pub(crate) fn plan(
     Outlook { now, ready, wait, had_events }: Outlook,
