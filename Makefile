@@ -10,6 +10,8 @@ PYTHON315 ?= python3.15
 PYTHONDEBUG ?= python3.11-dbg
 PYTHONS ?= python3.11 python3.12 python3.13 $(PYTHON314) $(PYTHON315)
 VENV   ?= .venv
+# The build backend is release/backend.py, which is maturin's. maturin warns that its name is another.
+export MATURIN_NO_MISSING_BUILD_BACKEND_WARNING = 1
 
 PY     := $(VENV)/bin/python
 PIP    := $(PY) -m pip --disable-pip-version-check --quiet

@@ -2,6 +2,9 @@
 
 Where maturin finds no Rust it downloads a toolchain. Somebody who installs a package does not expect that, and behind a
 firewall it ends in the traceback of a download.
+
+pip imports this module before it compares `requires-python` with the interpreter. So everything up to the check of the
+version has to run on an older Python.
 """
 
 from __future__ import annotations
@@ -11,8 +14,13 @@ import re
 import shutil
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
+
+OLDEST = (3, 11)
+if sys.version_info < OLDEST:
+    sys.exit("wakeloop needs Python %d.%d or newer, and this is Python %s" % (*OLDEST, sys.version.split()[0]))
+
+import tomllib  # noqa: E402
 
 MISSING = """
 wakeloop has no wheel for this Python and system, so it is built from source. That needs Rust {needed} or newer,
@@ -42,5 +50,7 @@ _NEEDED = tomllib.loads(Path("Cargo.toml").read_text())["workspace"]["package"][
 if (_FOUND := missing_rust(_NEEDED)) is not None:
     sys.exit(MISSING.format(needed=_NEEDED, found=_FOUND))
 os.environ["MATURIN_NO_INSTALL_RUST"] = "1"
+# maturin warns that pip will not use it, because the backend's name is not its own.
+os.environ["MATURIN_NO_MISSING_BUILD_BACKEND_WARNING"] = "1"
 
 from maturin import *  # noqa: E402, F403

@@ -2,8 +2,10 @@
 
 import base64
 import hashlib
+import os
 import pathlib
 import re
+import shutil
 import stat
 import subprocess
 import sys
@@ -210,9 +212,9 @@ def test_the_smoke_test_passes():
 # -- the build backend ---------------------------------------------------------------------------------------------
 
 
-def import_backend(path):
+def import_backend(path, interpreter=sys.executable):
     environment = {"PATH": str(path), "PYTHONPATH": str(ROOT / "release")}
-    command = [sys.executable, "-S", "-c", "import backend"]
+    command = [interpreter, "-S", "-c", "import backend"]
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=30)
 
 
@@ -236,6 +238,46 @@ def test_building_with_an_old_rust_says_what_is_missing(tmp_path):
     assert "and there is rustc 1.94.0 (4a4ef493e 2026-03-02)." in done.stderr
     write_program(tmp_path / "rustc", "rustc 1.95.0 (59807616e 2026-04-14)")
     assert "needs Rust" not in import_backend(tmp_path).stderr
+
+
+def old_python():
+    """An interpreter that is older than 3.11, if there is one. Those on the path may be shims that run none."""
+    found = [*pathlib.Path.home().glob(".pyenv/versions/3.10.*/bin/python"), shutil.which("python3.10")]
+    runs = (path for path in found if path and subprocess.run([path, "-c", ""], capture_output=True).returncode == 0)
+    return next(runs, None)
+
+
+def test_building_on_an_old_python_says_in_one_line_what_is_needed():
+    interpreter = old_python()
+    if interpreter is None:
+        pytest.skip("no Python older than 3.11 is installed")
+    done = import_backend(os.environ["PATH"], interpreter)
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert re.fullmatch(r"wakeloop needs Python 3\.11 or newer, and this is Python 3\.\d+\.\d+", line)
+
+
+def test_the_oldest_python_is_that_of_the_metadata():
+    backend, metadata = (ROOT / "release" / "backend.py").read_text(), (ROOT / "pyproject.toml").read_text()
+    assert re.search(r"^OLDEST = (.*)$", backend, re.MULTILINE)[1] == "(3, 11)"
+    assert 'requires-python = ">=3.11"' in metadata
+
+
+MATURIN = pathlib.Path(sys.executable).with_name("maturin")
+
+
+@pytest.mark.skipif(not MATURIN.exists(), reason="maturin is not installed")
+def test_building_from_a_checkout_warns_of_nothing(tmp_path):
+    # maturin reads the project's settings before it makes the metadata, and warns there.
+    makes_metadata = f"import backend; backend.prepare_metadata_for_build_wheel({str(tmp_path)!r})"
+    environment = {**os.environ, "PATH": f"{MATURIN.parent}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT / "release")}
+    environment.pop("MATURIN_NO_MISSING_BUILD_BACKEND_WARNING", None)
+    done = subprocess.run(
+        [sys.executable, "-c", makes_metadata], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    assert list(tmp_path.glob("*.dist-info"))
+    assert "warning" not in (done.stdout + done.stderr).lower()
 
 
 def test_the_backend_names_the_wheels_that_are_built():
