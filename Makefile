@@ -28,7 +28,7 @@ CAN_EMBED = $(PY) -c 'import sys, pathlib, sysconfig as s; v = s.get_config_var;
 	sys.exit(not (pathlib.Path(v("LIBDIR")) / v("LDLIBRARY")).exists())'
 
 .DEFAULT_GOAL := help
-.PHONY: help tools environment build requirements demo docs guides every-guide test test-rust test-rust-with-python test-python test-loop test-others conformance-quick measure nightly nightly-report loom mutants mutants-python shuttle miri sanitize sanitize-threads other-systems debug-python debug-tests bench-echo conformance conformance-modes conformance-3.14 conformance-matrix conformance-summed ecosystem extension lint check-free-threaded types soak stress-loops stress-loops-sanitized fuzz fuzz-coverage determinism testing-peers bench bench-3.14 bench-3.15 bench-quick bench-instructions bench-shares bench-workers bench-primitives bench-files bench-queues bench-bulk bench-runtime wheels check-wheels sdist check-sdist check-arm64 licenses deny workflows release-check clean
+.PHONY: help tools environment build requirements demo docs guides every-guide test test-rust test-rust-with-python test-python test-loop test-others conformance-quick measure nightly nightly-report loom mutants mutants-python shuttle miri sanitize sanitize-threads other-systems debug-python debug-tests bench-echo conformance conformance-modes conformance-3.14 conformance-matrix conformance-summed ecosystem extension lint check-free-threaded types soak stress-loops stress-loops-sanitized fuzz fuzz-coverage determinism testing-peers bench bench-3.14 bench-3.15 bench-quick bench-instructions bench-shares bench-workers bench-primitives bench-files bench-queues bench-bulk bench-runtime wheels check-wheels sdist check-sdist check-arm64 licenses deny workflows address release-check clean
 
 help: ## lists the main targets
 	@awk -F ':.*## ' '/^[a-z0-9.-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -413,8 +413,10 @@ WHEEL_PYTHONS ?= 3.11 3.12 3.13 3.14 3.15
 WHEEL_SYSTEMS ?= x86_64-unknown-linux-gnu aarch64-unknown-linux-gnu x86_64-unknown-linux-musl aarch64-unknown-linux-musl
 # glibc 2.17 is the oldest that Rust's standard library supports. maturin has the facts of each interpreter that is built
 # for, so none of them has to be installed.
+# README.md is the index's page, where links have to be absolute.
+INDEX_README = $(PY) -m release.index_readme
 WHEEL_TAG = $(if $(findstring musl,$1),musllinux_1_2,manylinux_2_17)
-BUILD_WHEELS = maturin build --release --strip --locked --zig --target $1 --compatibility $(call WHEEL_TAG,$1) \
+BUILD_WHEELS = $(INDEX_README) maturin build --release --strip --locked --zig --target $1 --compatibility $(call WHEEL_TAG,$1) \
 	$(WHEEL_PYTHONS:%=--interpreter python%) $(FREE_THREADED:%=--interpreter python%) --out $(DIST)
 # With these, two builds of a commit in the same directory are the same, byte for byte: see docs/releasing.md.
 REPRODUCIBLE = SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) RUSTFLAGS='--remap-path-prefix=$(abspath .)=/wakeloop \
@@ -429,7 +431,7 @@ check-wheels: $(MADE)-wheels #- audits the wheels in dist, and runs the smoke te
 	$(PY) -m release.check_wheels $(DIST) --pythons $(WHEEL_PYTHONS) $(FREE_THREADED) --systems $(WHEEL_SYSTEMS)
 
 sdist: $(MADE)-wheels #- builds the source distribution into dist
-	$(ON_PATH) $(REPRODUCIBLE) maturin sdist --out $(DIST)
+	$(ON_PATH) $(REPRODUCIBLE) $(INDEX_README) maturin sdist --out $(DIST)
 
 check-sdist: sdist #- builds and tests wakeloop from the source distribution, offline, and without Rust
 	cargo fetch --locked
@@ -455,6 +457,9 @@ deny: #- checks the crates: licences, duplicates, sources and advisories; needs 
 workflows: $(MADE)-release #- checks .github/workflows with zizmor, and with actionlint if it is installed
 	$(VENV)/bin/zizmor --offline --pedantic --quiet .github
 	@if command -v actionlint >/dev/null; then echo actionlint; actionlint; else echo 'skipped: no actionlint'; fi
+
+address: #- writes the project's address, which pyproject.toml has, wherever it is needed; REPOSITORY and DOCUMENTATION change it
+	@$(PYTHON) -m release.address --write $(if $(REPOSITORY),--repository $(REPOSITORY)) $(if $(DOCUMENTATION),--documentation $(DOCUMENTATION))
 
 release-check: $(MADE)-release deny workflows #- checks that this commit can be released; docs/releasing.md has the steps
 	$(PY) -m release.check

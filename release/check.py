@@ -4,7 +4,7 @@
     python -m release.check --since v0.1.0  with another one
 
 The version of Cargo.toml, of Cargo.lock and of the newest section of CHANGELOG.md are one. If a `v` tag is at this
-commit, it names that version too, and the section has a date. Every public name, of Python (griffe) or of the crate
+commit, it names that version too, the section has a date, and the project has an address that is not a placeholder. Every public name, of Python (griffe) or of the crate
 (cargo-public-api), that was added, changed or removed since the last release is named in the sections since then.
 """
 
@@ -22,7 +22,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-ROOT = Path(__file__).parent.parent
+from .address import ROOT, Address, changed
+
 HEADING = re.compile(r"^## \[(?P<version>[^\]]+)\] - (?P<date>\S+)$", re.MULTILINE)
 
 
@@ -180,6 +181,16 @@ def last_release() -> str | None:
     return merged[0] if merged else None
 
 
+def problems_with_address(tags: Iterable[str]) -> Iterator[str]:
+    address = Address.read((ROOT / "pyproject.toml").read_text())
+    yield from (f"{path.relative_to(ROOT)} is not made of the address: say `make address`" for path in changed(address))
+    for problem in address.problems():
+        if tags:
+            yield problem
+        else:
+            print(f"not a release yet: {problem}")
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m release.check", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--since", metavar="TAG", help="the release to compare the API with")
@@ -188,6 +199,7 @@ def main() -> int:
     tags = release_tags()
     manifest, lock = ((ROOT / name).read_text() for name in ("Cargo.toml", "Cargo.lock"))
     problems = list(problems_with_version(manifest, lock, changelog, tags))
+    problems += problems_with_address(tags)
     since = options.since or last_release()
     if since is None:
         print("no earlier release: there is no API to compare with")

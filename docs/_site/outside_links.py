@@ -12,8 +12,9 @@ from pathlib import Path
 from sphinx.util import logging
 
 ROOT = Path(__file__).parent.parent.parent
-URLS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"].get("urls", {})
-REPOSITORY = next((url for name, url in URLS.items() if name.lower() in ("repository", "source")), None)
+URLS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]
+# While the address is a placeholder (release/address.py), such a link is its text alone.
+REPOSITORY = None if ".invalid/" in URLS["Repository"] else URLS["Repository"]
 INCLUDE = re.compile(r"```\{include\} (\S+)\n```\n")
 LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)#\s:]+)(#[^)\s]*)?\)")
 FENCE = re.compile(r"^```.*?^```\s*$", re.MULTILINE | re.DOTALL)

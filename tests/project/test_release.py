@@ -13,7 +13,7 @@ import zipfile
 
 import pytest
 
-from release import check, check_wheels
+from release import address, check, check_wheels, index_readme
 
 pytestmark = pytest.mark.native
 
@@ -120,6 +120,82 @@ def test_the_python_api_has_every_public_name_with_its_signature(tmp_path):
         "wakeloop.sleep: sleep(delay: float) -> None",
         "wakeloop.sleep: sleep(delay: float, result: str) -> str",
     }
+
+
+# -- the address ---------------------------------------------------------------------------------------------------
+
+
+ADDRESS = address.Address("https://host.internal/people/wakeloop", "https://site.internal")
+
+
+def test_every_copy_of_the_address_is_made_of_that_in_pyproject():
+    now = address.Address.read((ROOT / "pyproject.toml").read_text())
+    assert address.changed(now) == {}, "say make address"
+
+
+def test_a_new_address_is_written_into_every_file_that_has_a_copy(tmp_path):
+    for file in {copy.file for copy in address.COPIES}:
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(ROOT / file, tmp_path / file)
+    texts = address.changed(ADDRESS, tmp_path)
+    assert {path.relative_to(tmp_path).as_posix() for path in texts} == {copy.file for copy in address.COPIES}
+    for path, text in texts.items():
+        assert "https://host.internal/people/wakeloop" in text and ".invalid/" not in text
+        path.write_text(text)
+    assert address.changed(ADDRESS, tmp_path) == {}
+    assert list(address.Address.read((tmp_path / "pyproject.toml").read_text()).problems()) == []
+
+
+def test_no_other_file_names_the_placeholder():
+    done = subprocess.run(["git", "grep", "-l", r"wakeloop\.invalid"], cwd=ROOT, capture_output=True, text=True)
+    assert set(done.stdout.split()) <= {copy.file for copy in address.COPIES}
+
+
+@pytest.mark.parametrize("tags", [[], ["v0.2.0"]], ids=["untagged", "tagged"])
+def test_a_tag_is_refused_while_the_address_is_a_placeholder(tags, monkeypatch, capsys):
+    placeholder = address.Address("https://wakeloop." + "invalid/repository", ADDRESS.documentation)
+    monkeypatch.setattr(address.Address, "read", lambda text: placeholder)
+    monkeypatch.setattr(check, "changed", lambda address: {})
+    problems = list(check.problems_with_address(tags))
+    said = "".join(problems) if tags else capsys.readouterr().out
+    assert "which is a placeholder" in said and bool(problems) == bool(tags)
+
+
+@pytest.mark.parametrize("url", ["http://example.org/a", "https://localhost/a", "https://example.org/a/", "example.org"])
+def test_an_address_that_cannot_be_one_is_refused(url):
+    (problem,) = address.Address(url, ADDRESS.documentation).problems()
+    assert f"the address of the repository is {url}" in problem
+
+
+def test_the_links_of_the_readme_are_absolute_on_the_index():
+    text = (
+        "[guide](docs/guides/slow.md#one) ![chart](docs/chart.svg) [![badge](docs/badge.svg)](docs/)\n"
+        '<img src="docs/chart.svg"> [top](#top) [site](https://site.internal)\n'
+        "```sh\n[not a link](docs/a.md)\n```\n[ref]: LICENSE\n"
+    )
+    there = "https://host.internal/people/wakeloop"
+    assert index_readme.with_absolute_links(text, ADDRESS, "v1") == (
+        f"[guide]({there}/blob/v1/docs/guides/slow.md#one) ![chart]({there}/raw/v1/docs/chart.svg)"
+        f" [![badge]({there}/raw/v1/docs/badge.svg)]({there}/tree/v1/docs/)\n"
+        f'<img src="{there}/raw/v1/docs/chart.svg"> [top](#top) [site](https://site.internal)\n'
+        f"```sh\n[not a link](docs/a.md)\n```\n[ref]: {there}/blob/v1/LICENSE\n"
+    )
+
+
+def test_no_link_of_the_readme_is_relative_on_the_index():
+    text = index_readme.with_absolute_links((ROOT / "README.md").read_text(), ADDRESS, "v1")
+    assert re.findall(r"\]\((?!https://|#)|(?:src|href)=\"(?!https://|#)", text) == []
+
+
+def test_the_readme_is_put_back_when_the_build_has_failed(tmp_path, monkeypatch):
+    (tmp_path / "README.md").write_text("[licence](LICENSE)\n")
+    for file in "Cargo.toml", "pyproject.toml":
+        shutil.copyfile(ROOT / file, tmp_path / file)
+    monkeypatch.setattr(index_readme, "ROOT", tmp_path)
+    reads = "import sys; sys.exit(7 if 'https://' in open(sys.argv[1]).read() else 0)"
+    monkeypatch.setattr(sys, "argv", ["", sys.executable, "-c", reads, str(tmp_path / "README.md")])
+    assert index_readme.main() == 7
+    assert (tmp_path / "README.md").read_text() == "[licence](LICENSE)\n"
 
 
 # -- wheels --------------------------------------------------------------------------------------------------------
