@@ -1,8 +1,8 @@
 """The targets: what our cost is worth on any machine and on any Python, by the metric of each scenario.
 
 Where a scenario has a baseline, which no loop can beat by doing the same, the target is a share of that floor: the
-baseline's cost divided by ours. Elsewhere it is the cost of the best other loop divided by ours. A row that does not
-reach its target stays in the table, marked as short.
+baseline's cost divided by ours. Elsewhere it is the cost of the best other loop divided by ours. ``results.py`` prints
+the rows that do not reach their target; the pages of results have every row, and no targets.
 """
 
 from __future__ import annotations
