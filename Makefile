@@ -28,7 +28,7 @@ CAN_EMBED = $(PY) -c 'import sys, pathlib, sysconfig as s; v = s.get_config_var;
 	sys.exit(not (pathlib.Path(v("LIBDIR")) / v("LDLIBRARY")).exists())'
 
 .DEFAULT_GOAL := help
-.PHONY: help tools environment build requirements demo docs guides every-guide test test-rust test-rust-with-python test-python test-loop test-others conformance-quick measure nightly nightly-report loom mutants mutants-python shuttle miri sanitize sanitize-threads other-systems debug-python debug-tests bench-echo conformance conformance-modes conformance-3.14 conformance-matrix conformance-summed ecosystem extension lint check-free-threaded types soak stress-loops stress-loops-sanitized fuzz fuzz-coverage determinism testing-peers bench bench-3.14 bench-3.15 bench-quick bench-instructions bench-shares bench-workers bench-primitives bench-files bench-queues bench-bulk bench-runtime wheels check-wheels sdist check-sdist check-arm64 licenses deny workflows address release-check clean
+.PHONY: help tools environment build requirements demo docs guides every-guide test test-rust test-rust-with-python test-python test-loop test-others conformance-quick measure nightly nightly-report loom mutants mutants-python shuttle miri sanitize sanitize-threads other-systems debug-python debug-tests bench-echo conformance conformance-modes conformance-3.14 conformance-matrix conformance-summed ecosystem extension lint check-free-threaded types soak stress-loops stress-loops-sanitized fuzz fuzz-coverage determinism testing-peers bench bench-3.14 bench-3.15 bench-quick results bench-instructions bench-shares bench-workers bench-primitives bench-files bench-queues bench-bulk bench-runtime wheels check-wheels sdist check-sdist check-arm64 licenses deny workflows address release-check clean
 
 help: ## lists the main targets
 	@awk -F ':.*## ' '/^[a-z0-9.-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -354,12 +354,17 @@ RESULTS ?= RESULTS
 bench: $(MADE)-extension $(MADE)-bench ## runs every benchmark on every loop; writes benchmarks/RESULTS.md
 	$(PY) benchmarks/run.py --out benchmarks/out/$(RESULTS).json
 	$(PY) benchmarks/results.py benchmarks/out/$(RESULTS).json --page benchmarks/$(RESULTS).md
+	$(PY) benchmarks/figures.py
 
 bench-3.14: #- runs every benchmark on Python 3.14; writes benchmarks/RESULTS-3.14.md
 bench-3.15: #- runs every benchmark on Python 3.15; writes benchmarks/RESULTS-3.15.md
 bench-3.14 bench-3.15: bench-%:
 	@command -v $(PYTHON$(subst .,,$*)) >/dev/null || { echo "no $(PYTHON$(subst .,,$*)): say make $@ PYTHON$(subst .,,$*)=/path/to/python$*"; exit 1; }
 	$(MAKE) bench PYTHON=$(PYTHON$(subst .,,$*)) VENV=$(VENV)-$* PEERS='$(PEERS) aiofastnet' RESULTS=RESULTS-$*
+
+# Needs nothing but Python, and measures nothing.
+results: #- writes the figures of the newest page of results into README and docs, and draws their chart
+	$(PYTHON) benchmarks/figures.py
 
 bench-instructions: $(MADE)-extension $(MADE)-bench #- counts instructions per operation with valgrind; writes benchmarks/INSTRUCTIONS.md
 	$(PY) benchmarks/instructions.py --page benchmarks/INSTRUCTIONS.md

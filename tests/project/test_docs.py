@@ -46,8 +46,8 @@ def test_every_page_is_listed_in_the_table_of_contents():
     assert pages - listed == {"index"}
 
 
-def test_the_readme_has_at_most_120_lines():
-    assert len((ROOT / "README.md").read_text().splitlines()) <= 120
+def test_the_readme_has_at_most_180_lines():
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 180
 
 
 def test_every_make_target_in_the_docs_exists():

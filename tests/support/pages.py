@@ -6,6 +6,7 @@ blocks run, in the order of the page, in one directory and in processes of their
     file=NAME          the reader saves the block in this file; it does not run by itself
     server=PORT        the command serves until the page ends; the page continues when the port answers
     output             what the block before has printed; `...` stands for anything
+    output measured    the same, but decimals, and numbers of four digits and more, may be others
     since=3.12         only on this Python and newer
     from=PATH          the block is a part of this file of the repository, which has tests of its own; with file=NAME, all
     not-run: REASON    the block does not run; the rest of the line says why
@@ -43,6 +44,8 @@ FENCE = re.compile(r"^( *)(`{3,})([^\n`]*)\n(.*?)^\1\2[ ]*$", re.MULTILINE | re.
 NEEDS = re.compile(r"<!-- needs: (.*?) -->")
 #: The ports that pages use; any other number is left as it is.
 PORT = re.compile(r"(?<![\d.])(8000|8001|8443|8786|8787|5678|5432|6379|7000)(?!\d)")
+#: Numbers that are others in each run: times, and the numbers of threads and processes.
+MEASURED = re.compile(r"\d+\.\d+|\d{4,}")
 #: Seconds that a command, or the start of a server, may take on a busy machine.
 PATIENCE = 240
 
@@ -163,7 +166,9 @@ class Reader:
                 assert code.strip() in (ROOT / block.marks["from"]).read_text(), f"{where}: is not in that file"
             case _ if "output" in block.marks:
                 flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
-                assert doctest.OutputChecker().check_output(code, self.said, flags), f"{where}: printed {self.said!r}"
+                same = MEASURED.sub("0", code), MEASURED.sub("0", self.said)
+                wanted, got = same if "measured" in block.marks else (code, self.said)
+                assert doctest.OutputChecker().check_output(wanted, got, flags), f"{where}: printed {self.said!r}"
             case Block(language="sh", marks={"server": port}):
                 self.serve(code, port, where)
             case Block(language="sh"):
