@@ -34,11 +34,13 @@ add_module_names = False
 copybutton_exclude = ".linenos, .gp, .go"
 
 html_theme = "furo"
-html_title = "wakeloop"
+# The sidebar and the title of each page have the version.
+html_title = f"wakeloop {release}"
 html_static_path = ["_static"]
 # Rust's documentation, which `make docs` has put there.
 html_extra_path = ["../target/docs/site"]
 html_css_files = ["site.css"]
+html_search_scorer = str(Path(__file__).parent / "_site" / "guides-first.js")
 html_show_sphinx = False
 html_copy_source = False
 html_theme_options = {

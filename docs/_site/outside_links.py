@@ -1,7 +1,8 @@
 """A Sphinx extension: pages from outside docs/, and links that lead there.
 
-A page that is nothing but an `{include}` shows a Markdown file of the repository, whose links and pictures are relative to
-that file. A link to a file that no page shows leads to the repository. Every link must lead somewhere.
+A page that is nothing but an `{include}` shows a Markdown file of the repository, whose links and pictures are relative
+to that file. An `{include}` with `:start-at:` and `:end-before:` shows the lines between two headings of such a file. A
+link to a file that no page shows leads to the repository. Every link must lead somewhere.
 """
 
 import os
@@ -16,6 +17,7 @@ URLS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]
 # While the address is a placeholder (release/address.py), such a link is its text alone.
 REPOSITORY = None if ".invalid/" in URLS["Repository"] else URLS["Repository"]
 INCLUDE = re.compile(r"```\{include\} (\S+)\n```\n")
+PART = re.compile(r"```\{include\} (\S+)\n:start-at: \"(.*)\"\n:end-before: \"(.*)\"\n```\n")
 LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)#\s:]+)(#[^)\s]*)?\)")
 FENCE = re.compile(r"^```.*?^```\s*$", re.MULTILINE | re.DOTALL)
 # What a command has printed looks different from what a reader types.
@@ -42,11 +44,32 @@ def find_shown(app):
 
 def resolve(app, name, source):
     page = Path(app.env.doc2path(name)).resolve()
-    text, file = source[0], page
-    if found := INCLUDE.fullmatch(text):
-        file = (page.parent / found[1]).resolve()
-        text = file.read_text()
+
+    def included(path, start=None, end=None):
+        file = (page.parent / path).resolve()
         app.env.note_dependency(file)
+        text = file.read_text()
+        if start is not None:
+            lines = text.splitlines(keepends=True)
+            try:
+                first = lines.index(f"{start}\n")
+                text = "".join(lines[first : lines.index(f"{end}\n", first)])
+            except ValueError as error:
+                log.warning("%s: %s", path, error, location=name)
+        return with_links(app, name, page, file, text)
+
+    if found := INCLUDE.fullmatch(source[0]):
+        source[0] = included(found[1])
+        return
+    pieces, at = [], 0
+    for found in PART.finditer(source[0]):
+        pieces += [with_links(app, name, page, page, source[0][at : found.start()]), included(*found.groups())]
+        at = found.end()
+    source[0] = "".join([*pieces, with_links(app, name, page, page, source[0][at:])])
+
+
+def with_links(app, name, page, file, text):
+    """The text of a file with links that are right on a page, and with the class of what commands print."""
 
     def replace(link):
         image, label, target, anchor = link[1], link[2], link[3], link[4] or ""
@@ -65,4 +88,4 @@ def resolve(app, name, source):
     for block in FENCE.finditer(text):
         pieces += [LINK.sub(replace, text[end : block.start()]), OUTPUT.sub(AS_OUTPUT, block[0])]
         end = block.end()
-    source[0] = "".join([*pieces, LINK.sub(replace, text[end:])])
+    return "".join([*pieces, LINK.sub(replace, text[end:])])
