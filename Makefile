@@ -290,6 +290,8 @@ ecosystem: $(MADE)-extension $(MADE)-test #- runs well-known libraries' own test
 extension: $(MADE)-extension $(MADE)-test #- builds and tests examples/extension, whose Rust futures Python awaits
 	VIRTUAL_ENV=$(abspath $(VENV)) CARGO_TARGET_DIR=$(or $(CARGO_TARGET_DIR),$(abspath target)) \
 	CARGO_PROFILE_RELEASE_OPT_LEVEL=0 $(VENV)/bin/maturin develop --release --quiet -m examples/extension/Cargo.toml
+	PYO3_PYTHON=$(abspath $(PY)) PYO3_BUILD_EXTENSION_MODULE=1 CARGO_TARGET_DIR=$(or $(CARGO_TARGET_DIR),$(abspath target)) \
+	CARGO_PROFILE_RELEASE_OPT_LEVEL=0 cargo build --release --quiet --example hello --manifest-path examples/extension/Cargo.toml
 	$(PY) -m pytest -p no:cacheprovider -c examples/extension/pyproject.toml examples/extension
 
 types: $(MADE)-extension $(MADE)-test ## checks types: mypy over the package and its tools, the stubs against the extension

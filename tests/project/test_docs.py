@@ -46,6 +46,13 @@ def test_every_page_is_listed_in_the_table_of_contents():
     assert pages - listed == {"index"}
 
 
+def test_every_example_is_on_a_page_of_examples():
+    pages = (DOCS / "examples").glob("*.md")
+    shown = {path for page in pages for path in re.findall(r"^```\{source\} \.\./\.\./(\S+)$", page.read_text(), re.MULTILINE)}
+    programs = {str(path.relative_to(ROOT)) for path in (ROOT / "examples").rglob("*") if path.suffix in (".py", ".rs")}
+    assert {path for path in programs if "/target/" not in path} - shown == set()
+
+
 def test_the_readme_has_at_most_180_lines():
     assert len((ROOT / "README.md").read_text().splitlines()) <= 180
 

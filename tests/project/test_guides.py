@@ -17,7 +17,7 @@ NOT_RUN = {
     "docs/development.md": 6,
     "docs/explanation/performance.md": 1,
     "docs/guides/processes.md": 1,
-    "docs/guides/rust.md": 1,
+    "docs/guides/rust.md": 3,
     "docs/guides/slow.md": 1,
     "docs/reference/recorder.md": 1,
     "docs/releasing.md": 2,
