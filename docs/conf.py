@@ -15,11 +15,13 @@ version = release = wakeloop.__version__
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx_copybutton", "outside_links", "public_names", "stub_signatures"]
 exclude_patterns = ["_build", "_site"]
 nitpicky = True
-# Types of the standard library, and the stub's type variables. The site is built without a network, so nothing resolves
-# the former.
+# Types of the standard library and of other packages, the stubs' own names, and type variables. The site is built without
+# a network, so nothing resolves the first.
 nitpick_ignore_regex = [
-    ("py:.*", r"(asyncio|collections|contextvars|socket|ssl|typing|types|weakref)\b.*"),
-    ("py:.*", r"Buffer|_[A-Z]\w*(\.\w+)?"),
+    ("py:.*", r"(_?asyncio|collections|contextvars|datetime|os|socket|ssl|typing|types|weakref)\b.*"),
+    ("py:.*", r"(hypothesis|opentelemetry|prometheus_client)\b.*"),
+    ("py:.*", r"Buffer|FileDescriptor\w+|Open\w+Mode|wakeloop\.Opening"),
+    ("py:.*", r"([\w.]+\.)?_[A-Z]\w*(\.\w+)?"),
 ]
 
 myst_enable_extensions = ["colon_fence", "deflist"]
@@ -27,9 +29,10 @@ myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 4
 
 autodoc_member_order = "bysource"
-autodoc_typehints = "none"
+autodoc_typehints = "signature"
 autodoc_use_type_comments = False
 python_use_unqualified_type_names = True
+python_maximum_signature_line_length = 100
 add_module_names = False
 copybutton_exclude = ".linenos, .gp, .go"
 
