@@ -16,12 +16,14 @@ NOT_RUN = {
     "README.md": 3,
     "docs/development.md": 6,
     "docs/explanation/performance.md": 1,
+    "docs/guides/deployment.md": 4,
     "docs/guides/processes.md": 1,
     "docs/guides/rust.md": 3,
     "docs/guides/slow.md": 1,
     "docs/reference/recorder.md": 1,
     "docs/releasing.md": 2,
     "docs/start.md": 1,
+    "docs/tutorial.md": 1,
 }
 
 
