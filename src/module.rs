@@ -15,11 +15,11 @@ use crate::capi::imports::imports;
 use crate::capi::once::Once;
 use crate::capi::{Fallible, Fatal, Raised, Ref, This, section};
 use crate::compat::{self, clock, patches, sockets, transports};
-use crate::event_loop::core::metrics::{ADDED, LoopFigures};
-use crate::event_loop::core::{Core, heartbeat, page};
-use crate::event_loop::{
-    calls, core, event_loop::EventLoop, executor_future, figures, handle, recording, simulation, sock,
-};
+use crate::event_loop::core::Core;
+use crate::event_loop::core::probe::metrics::{ADDED, LoopFigures};
+use crate::event_loop::core::probe::{heartbeat, page};
+use crate::event_loop::observe::{figures, recording};
+use crate::event_loop::{calls, core, event_loop::EventLoop, executor_future, handle, simulation, sock};
 use crate::fork;
 use crate::histogram;
 use crate::metrics::Table;

@@ -3,62 +3,46 @@
 use std::os::fd::RawFd;
 
 use super::completion::complete;
-use super::core::fd_table::{OnReady, Target, descriptor};
+use super::core::fd_table::Target;
 use super::core::run_state::Phase;
-use super::core::turn_meter::{Batch, Laps};
 use super::core::watched_fd::{Direction, Registration, WatchedFd};
 use super::core::{Core, Entry};
 use super::handle::layout::{Handle, HandleRef};
+use super::observe::probe::{self, Batch, Laps};
 use super::run::run;
 use super::sock::call::{SockCall, resume};
-use super::{debug, recording, slow, watch};
-use crate::capi::{Fatal, Raised, Ref};
+use super::{debug, watch};
+use crate::capi::{Fatal, Ref};
 use crate::reactor::{Event, Readiness};
-use crate::recorder::event::Kind;
 
 /// Delivers all events that are queued.
 #[inline(always)]
 pub(super) fn dispatch_all(core: &Core) -> Result<(), Fatal> {
-    let mut laps = Laps::begin();
+    let mut laps = probe::events_begin();
     while let Some(event) = core.io.events.pop() {
         dispatch(core, event, &mut laps)?;
     }
-    core.meter.note_waited(&laps);
+    probe::events_end(core, &laps);
     Ok(())
 }
 
 #[inline(always)]
 fn dispatch(core: &Core, event: Event, laps: &mut Laps) -> Result<(), Fatal> {
-    match core.fds.target(event.token) {
-        Some(Target::Source(object, on_ready)) => {
-            if core.instrumentation.sees_runs() {
-                dispatch_seen(core, &object, on_ready, event)?;
-            } else {
-                on_ready(&object, core, event.readiness)?;
-            }
+    let Some(target) = core.fds.target(event.token) else { return Ok(()) };
+    if core.instrumentation.sees_runs() {
+        probe::event_comes(core, event);
+    }
+    match target {
+        Target::Source(object, on_ready) => {
+            let call = || on_ready(&object, core, event.readiness);
+            if core.is_debug() { debug::native(core, &object, call) } else { call() }?;
             core.end_step()?;
-            slow::note_lap(core, &object, laps).map_err(|Raised| Fatal)
+            probe::event_ends(core, &object, laps)
         }
-        Some(Target::Watched(fd, watched)) => {
-            let mut batch = Batch::Each(*laps);
-            let outcome = wake_waiters(core, fd, &watched, event.readiness, &mut batch);
-            if let Batch::Each(after) = batch {
-                *laps = after;
-            }
-            outcome
+        Target::Watched(fd, watched) => {
+            probe::waiters_of_event(laps, |batch| wake_waiters(core, fd, &watched, event.readiness, batch))
         }
-        None => Ok(()),
     }
-}
-
-/// Calls a source that the flight recorder or debug mode has to see.
-#[cold]
-fn dispatch_seen(core: &Core, object: &Ref, on_ready: OnReady<Core>, event: Event) -> Result<(), Fatal> {
-    recording::ready(core, descriptor(event.token));
-    if core.is_debug() {
-        return debug::native(core, object, || on_ready(object, core, event.readiness));
-    }
-    on_ready(object, core, event.readiness)
 }
 
 /// Handles an event of a watched descriptor. Handles are run or queued, futures are completed, socket calls are
@@ -70,7 +54,6 @@ fn wake_waiters(
     readiness: Readiness,
     batch: &mut Batch,
 ) -> Result<(), Fatal> {
-    core.recorder.note(Kind::Ready, fd as u64);
     let trouble = Readiness::ERROR | Readiness::WRITE_CLOSED | Readiness::PRIORITY;
     let mut waiters = [None, None];
     if readiness.intersects(Readiness::READABLE | Readiness::READ_CLOSED | trouble) {
@@ -92,7 +75,7 @@ fn wake_waiters(
         match HandleRef::new(waiter) {
             Ok(handle) if handle.is_cancelled() => {}
             Ok(handle) => {
-                core.counters.callbacks.add(1);
+                probe::callback_comes(core);
                 run(core, Entry::Handle(handle), batch)?;
             }
             Err(future) => complete(core, &future)?,
@@ -110,7 +93,7 @@ fn take_waiter(core: &Core, watched: &WatchedFd, direction: Direction) -> Option
     if !is_live(&waiter) {
         return core.fds.set_waiter(watched, direction, None);
     }
-    if watched.set_after(direction).get() == core.counters.polls.get() {
+    if watched.set_after(direction).get() == core.poll_number() {
         // The next poll reports it again.
         return None;
     }

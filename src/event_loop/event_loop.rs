@@ -15,14 +15,15 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
 
 use super::core::Core;
-use super::core::metrics::LoopFigures;
+use super::core::probe::metrics::LoopFigures;
 use super::core::watched_fd::Direction;
 use super::entries::{from_handle, into_handle};
 use super::handle::layout::{Handle, Parts};
+use super::observe::{figures, probe, publish};
 use super::sock::call::{Action, SockCall};
 use super::sock::file_transfer::FileTransfer;
 use super::support::call_support;
-use super::{figures, publish, stepping, turn, watch};
+use super::{stepping, turn, watch};
 use crate::capi::call::guard;
 use crate::capi::error::{exception, raise_io};
 use crate::capi::fallible::{list, py_tuple};
@@ -183,7 +184,7 @@ impl EventLoop {
         let parked = self.core.inbox.park();
         self.core.wakeup.polling.set(parked);
         if parked {
-            self.core.heartbeat.get().idle();
+            probe::is_idle(&self.core);
         }
         parked
     }
@@ -191,7 +192,7 @@ impl EventLoop {
     /// The loop no longer sleeps.
     fn _unpark(&self) -> PyResult<()> {
         let _held = self.core.enter();
-        self.core.heartbeat.get().turn(monotonic_nanos());
+        probe::is_busy(&self.core);
         self.core.awake();
         watch::apply_deferred(&self.core).map_err(|Fatal| Raised.into())
     }
@@ -340,7 +341,7 @@ impl EventLoop {
         let _held = self.core.enter();
         self.core.instrumentation.set_closed(true);
         self.core.clear();
-        self.core.counters.unpublish();
+        self.core.probe.counters.unpublish();
         if self.core.is_polling() {
             // Another thread steps the loop, and waits in the poller. It drops the poller when it has woken up.
             self.core.inbox.wake();
@@ -354,27 +355,27 @@ impl EventLoop {
         let _held = self.core.enter();
         self.core.instrumentation.set_times_steps(on && !self.core.is_closed());
         if !on {
-            self.core.step_times.clear();
+            self.core.probe.step_times.clear();
         }
     }
 
     /// When the task has ended its last step, on the clock of time.monotonic(); None if that was not recorded.
     fn _last_step(&self, task: Bound<'_, PyAny>) -> Option<Fallible<f64>> {
         let _held = self.core.enter();
-        self.core.step_times.of(&task.into()).map(|time| Fallible(time as f64 / 1e9))
+        self.core.probe.step_times.of(&task.into()).map(|time| Fallible(time as f64 / 1e9))
     }
 
     /// The figures of `wakeloop.LoopMetrics`, as a dict.
     fn _metrics<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let _held = self.core.enter();
         publish::count_all(&self.core);
-        figures::to_dict(py, &LoopFigures::at(monotonic_nanos(), 0, &self.core.counters))
+        figures::to_dict(py, &LoopFigures::at(monotonic_nanos(), 0, &self.core.probe.counters))
     }
 
     /// Forget the durations that `metrics()` has counted in histograms. Between two turns or in a callback.
     fn _reset_histograms(&self) {
         let _held = self.core.enter();
-        self.core.counters.reset_histograms(monotonic_nanos());
+        self.core.probe.counters.reset_histograms(monotonic_nanos());
     }
 
     /// Is this a forked child that has not taken the loop over from its parent?
@@ -386,15 +387,15 @@ impl EventLoop {
     /// Publish the counters on the shared page, under a name. False if the page has no room.
     fn _publish(&self, name: &[u8]) -> bool {
         let _held = self.core.enter();
-        let published = self.core.counters.publish(name);
-        self.core.meter.set_limit(self.core.meter.limit(), published);
+        let published = self.core.probe.counters.publish(name);
+        self.core.probe.meter.set_limit(self.core.probe.meter.limit(), published);
         published
     }
 
     /// Write a callback that took so many nanoseconds to the shared page.
     fn _publish_slow(&self, nanos: u64, name: &[u8]) {
         let _held = self.core.enter();
-        if let Some(slot) = self.core.counters.slot() {
+        if let Some(slot) = self.core.probe.counters.slot() {
             slot.record(monotonic_nanos(), nanos, name);
         }
     }
@@ -403,7 +404,7 @@ impl EventLoop {
     #[getter]
     fn get_slow_turn_duration(&self) -> f64 {
         let _held = self.core.enter();
-        match self.core.meter.limit() {
+        match self.core.probe.meter.limit() {
             u64::MAX => f64::INFINITY,
             nanos => nanos as f64 / 1e9,
         }
@@ -417,8 +418,8 @@ impl EventLoop {
             return Err(exception::<PyValueError>("slow_turn_duration must be a positive number of seconds"));
         }
         // The cast saturates, so that infinity is no limit.
-        self.core.meter.set_limit((seconds * 1e9) as u64, self.core.counters.slot().is_some());
-        self.core.meter.log_slow_turns();
+        self.core.probe.meter.set_limit((seconds * 1e9) as u64, self.core.probe.counters.slot().is_some());
+        self.core.probe.meter.log_slow_turns();
         Ok(())
     }
 

@@ -9,11 +9,9 @@
 //! - [`source`], [`fork`], [`report`]: more methods of the core
 //! - [`watch`], [`completion`], [`sock`]: `add_reader`, `add_writer` and the awaitable socket calls
 //! - [`calls`]: `call_soon`, `call_later` and the like; [`executor_future`]: the results of executors
-//! - [`naming`], [`recording`]: what the flight recorder sees of a loop
+//! - [`observe`]: metrics, slow turns, recorder: what looks at a loop, behind the hooks of [`observe::probe`]
 //! - [`run`], [`debug`], [`entries`]: runs an entry of the ready queue
-//! - [`publish`], [`figures`]: the gauges, and what Python and readers of the shared page see of the metrics
 //! - [`dispatch`], [`poll`], [`turn`], [`stepping`]: one turn, by `run_forever` or by Python code
-//! - [`slow`]: the turns' lengths, and what makes a turn slow
 //! - [`simulation`]: what `wakeloop.testing` asks a loop
 //! - [`event_loop`]: the Python class
 //!
@@ -35,18 +33,14 @@ mod entries;
 #[allow(clippy::module_inception, reason = "the class is called EventLoop, and so is its file")]
 pub(crate) mod event_loop;
 pub(crate) mod executor_future;
-pub(crate) mod figures;
 mod fork;
 pub(crate) mod futures;
 pub(crate) mod handle;
-mod naming;
+pub(crate) mod observe;
 mod poll;
-mod publish;
-pub(crate) mod recording;
 mod report;
 mod run;
 pub(crate) mod simulation;
-mod slow;
 pub(crate) mod sock;
 pub(crate) mod source;
 mod stepping;

@@ -12,17 +12,16 @@ use pyo3::ffi;
 use super::core::Core;
 use super::core::gil_fairness::{Away, GilDemand, YIELD};
 use super::core::io::WAKER;
-use super::core::metrics::Counters;
 use super::core::plan::{Outlook, Plan, plan};
 use super::core::poll_policy::{LONGEST_WAIT, seconds_until};
-use super::{publish, watch};
+use super::observe::probe;
+use super::watch;
 use crate::capi::error::{Outcome, raise_io};
 use crate::capi::raised::check_signals;
 use crate::capi::threads::is_only_thread;
 use crate::capi::{Fatal, Raised};
 use crate::clock::{monotonic_nanos, other_threads_nanos};
 use crate::reactor::{Poller, Wait};
-use crate::recorder::event::{Kind, duration};
 
 /// A poll that took less than this, in nanoseconds, has not waited: its events were ready before it.
 const AT_ONCE: u64 = 10_000;
@@ -32,15 +31,7 @@ const LONG_TURN: u64 = 1_000_000;
 
 /// Polls, and returns the time after the poll. Queues the events in the core.
 pub(super) fn poll(core: &Core, now: u64) -> Result<u64, Fatal> {
-    let slot = core.counters.slot();
-    if let Some(slot) = slot {
-        publish::before_poll(core, slot, now);
-    }
-    let polled = poll_now(core, now);
-    if let Some(slot) = slot {
-        publish::after_poll(slot);
-    }
-    polled
+    probe::around_poll(core, now, || poll_now(core, now))
 }
 
 #[inline(always)]
@@ -52,11 +43,11 @@ fn poll_now(core: &Core, now: u64) -> Result<u64, Fatal> {
     let ready = !core.is_idle();
     let wait = if ready { Wait::Not } else { wait_for_timer(core, now)? };
     if wait == Wait::Not && !ready {
-        core.meter.set_wait(0);
+        probe::nothing_waited(core);
     }
     let outlook = Outlook { now, ready, wait, had_events: core.polls.had_events() };
     let spin = || {
-        let begin = || core.spins.begin(now, wait.nanos(), core.counters.io_events.get());
+        let begin = || core.spins.begin(now, wait.nanos(), core.event_number());
         core.spins.is_likely().then(begin).flatten()
     };
     match plan(outlook, || gil_demand(core, now), spin) {
@@ -67,10 +58,7 @@ fn poll_now(core: &Core, now: u64) -> Result<u64, Fatal> {
         Plan::Held(wait) => {
             poll_with_gil(core, wait)?;
             let end = monotonic_nanos();
-            core.counters.idle.add(end - now);
-            if end - now >= AT_ONCE {
-                core.meter.set_wait(0);
-            }
+            probe::waited_with_gil(core, end - now, end - now >= AT_ONCE);
             Ok(end)
         }
         Plan::Spin(until) => spin_until(core, now, until),
@@ -82,19 +70,13 @@ fn poll_now(core: &Core, now: u64) -> Result<u64, Fatal> {
 #[inline(never)]
 fn spin_until(core: &Core, now: u64, until: u64) -> Result<u64, Fatal> {
     let mut found = false;
-    // Found before the thread detaches: `publish` moves the counters, in a section of the loop.
-    let counters: &Counters = &core.counters;
+    let note = probe::spin_begins(core);
     let end = away_from_gil(core, now, true, false, |poller| {
         let polls = poller.spin(until, monotonic_nanos);
         let end = monotonic_nanos();
         found = poller.events().next().is_some();
         core.spins.note_spin(found, end - now);
-        counters.spins.add(1);
-        if found {
-            counters.spin_hits.add(1);
-        } else {
-            counters.spin_lost.add(end - now);
-        }
+        note(found, end - now);
         Polled { end, has_waited: matches!(polls, Ok(2..)), result: polls.map(drop) }
     })?;
     // Signal handlers have run meanwhile.
@@ -137,10 +119,9 @@ fn wait_for_timer(core: &Core, now: u64) -> Result<Wait, Fatal> {
 /// Polls with the GIL held. The wait is very short, if there is one.
 #[inline(always)]
 pub(super) fn poll_with_gil(core: &Core, wait: Wait) -> Result<(), Fatal> {
-    core.counters.polls.add(1);
     let Some(mut poller) = core.io.poller_mut() else { return Ok(()) };
     let polled = poller.poll(wait);
-    core.recorder.note(Kind::Polled, 0);
+    probe::polled_with_gil(core);
     queue_events(core, &poller, polled)?;
     drop(poller);
     run_signal_handlers()
@@ -151,7 +132,7 @@ pub(super) fn poll_with_gil(core: &Core, wait: Wait) -> Result<(), Fatal> {
 /// it.
 pub(super) fn poll_without_gil(core: &Core, now: u64, wait: Wait, yields: bool) -> Result<u64, Fatal> {
     let waits = wait != Wait::Not;
-    let asks = waits && core.meter.elapsed(now) >= LONG_TURN;
+    let asks = waits && core.turn_length(now) >= LONG_TURN;
     away_from_gil(core, now, waits, yields, |poller| {
         if asks {
             let result = poller.poll(Wait::Not);
@@ -186,16 +167,13 @@ fn away_from_gil(
     yields: bool,
     poll: impl FnOnce(&mut Poller) -> Polled,
 ) -> Result<u64, Fatal> {
-    core.counters.polls.add(1);
     let Some(mut poller) = core.io.poller_mut() else { return Ok(now) };
     if !core.inbox.park() && waits {
         // There is a message to deliver first.
         return Ok(now);
     }
-    core.counters.blocking_polls.add(1);
     core.wakeup.polling.set(true);
-    let heartbeat = core.heartbeat.get();
-    heartbeat.idle();
+    let heartbeat = probe::leaves_gil(core);
     // SAFETY: this thread is attached. Between the two calls only the poller, which is borrowed, the heartbeat and what `poll`
     // uses are used. All of it is plain Rust.
     let (Polled { end, has_waited, result }, away) = unsafe {
@@ -208,12 +186,7 @@ fn away_from_gil(
         (polled, away)
     };
     let back = monotonic_nanos();
-    heartbeat.turn(back);
-    core.recorder.note_with(Kind::Polled, || duration(back - end + 1));
-    core.counters.idle.add(end - now);
-    core.counters.gil_wait.sum.add(back - end);
-    core.counters.gil_wait.note(back - end);
-    core.meter.set_wait(if has_waited { 0 } else { core.meter.wait() } + (back - end));
+    probe::has_gil_again(core, now, end, back, has_waited);
     core.gil.note_poll(away, back, || (!is_only_thread()).then(other_threads_nanos));
     let mut outcome = Outcome::default();
     outcome.note(queue_events(core, &poller, result));
@@ -246,7 +219,7 @@ fn queue_events(core: &Core, poller: &Poller, polled: io::Result<()>) -> Result<
     match polled {
         Ok(()) => {
             let count = core.io.extend(poller.events().filter(|event| event.token != WAKER));
-            core.counters.io_events.add(count as u64);
+            probe::found_events(core, count);
             Ok(())
         }
         Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(()),

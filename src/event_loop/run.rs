@@ -1,19 +1,15 @@
 //! Runs entries of the ready queue.
 
-use super::core::turn_meter::Batch;
 use super::core::{Core, Entry};
 use super::debug;
 use super::entries::into_handle;
 use super::handle::layout::HandleRef;
 use super::handle::run::run_foreign;
-use super::{recording, slow};
+use super::observe::probe::{self, Batch};
 use crate::capi::call::{call0, in_context, run_in_other};
-use crate::capi::error::{raise, take_unless_fatal, undisturbed, unless_raised};
-use crate::capi::future::is_done;
-use crate::capi::imports::imports;
+use crate::capi::error::{raise, take_unless_fatal};
 use crate::capi::recycle::futures::drop_future;
 use crate::capi::{Fatal, Raised, Ref};
-use crate::clock::monotonic_nanos;
 
 /// Runs the next `count` entries of the queue, which are of this batch.
 #[inline(always)]
@@ -44,12 +40,10 @@ pub(super) fn run(core: &Core, entry: Entry, batch: &mut Batch) -> Result<(), Fa
 #[cold]
 fn run_seen(core: &Core, mut entry: Entry, mut left: usize, batch: &mut Batch) -> Result<(), Fatal> {
     loop {
-        recording::entry(core, entry.subject());
-        if core.instrumentation.is_only_recorded() {
-            run_plain(core, entry, batch)?;
-        } else {
-            run_timed(core, entry, batch)?;
-        }
+        probe::around_entry(core, entry, |entry| match core.instrumentation.is_active() {
+            true => run_instrumented(core, entry, batch),
+            false => run_plain(core, entry, batch),
+        })?;
         core.end_step()?;
         if left == 0 {
             return Ok(());
@@ -59,41 +53,9 @@ fn run_seen(core: &Core, mut entry: Entry, mut left: usize, batch: &mut Batch) -
     }
 }
 
-/// Runs an entry, and notes the time at its end if that is wanted and the entry is a step of a task.
-#[cold]
-fn run_timed(core: &Core, entry: Entry, batch: &mut Batch) -> Result<(), Fatal> {
-    let task = core.instrumentation.times_steps().then(|| task_of(&entry)).flatten();
-    let result = if core.instrumentation.is_active() {
-        run_instrumented(core, entry, batch)
-    } else {
-        run_plain(core, entry, batch)
-    };
-    if let Some(task) = task {
-        undisturbed(|| {
-            let done = unless_raised(is_done(&task)).unwrap_or(false);
-            core.step_times.note(&task, done, monotonic_nanos());
-        });
-    }
-    result
-}
-
-/// The task of which the entry is a step: the callback is a method of it.
-fn task_of(entry: &Entry) -> Option<Ref> {
-    let callback = match entry {
-        Entry::Call { callback, .. } => callback.clone_ref(),
-        Entry::Handle(handle) => handle.callback()?,
-        Entry::Native { .. } | Entry::Foreign(_) => return None,
-    };
-    if !callback.has_immutable_class() {
-        return None;
-    }
-    let task = unless_raised(callback.getattr(&imports().__self__))?;
-    task.is_instance_of(&imports().task).then_some(task)
-}
-
 #[inline(always)]
 fn run_plain(core: &Core, entry: Entry, batch: &mut Batch) -> Result<(), Fatal> {
-    let mut after = |work: &Ref| slow::note(core, work, batch);
+    let mut after = |work: &Ref| probe::entry_ran(core, work, batch);
     match entry {
         Entry::Call { callback, argument, context } => {
             let result = in_context(&context, || match &argument {
@@ -146,26 +108,29 @@ fn run_instrumented(core: &Core, entry: Entry, batch: &mut Batch) -> Result<(), 
         entry
     };
     let debug = core.is_debug();
-    match entry {
-        Entry::Handle(handle) if handle.is_cancelled() => Ok(()),
+    let ran = match &entry {
+        Entry::Handle(handle) if handle.is_cancelled() => return Ok(()),
         Entry::Handle(handle) if debug => {
-            debug::callback(core, handle.object(), || run_by_patch(core, &handle, true))?;
-            let noted = slow::note(core, handle.object(), batch).map_err(|Raised| Fatal);
-            handle.finish_run();
-            noted
+            debug::callback(core, handle.object(), || run_by_patch(core, handle, true))?;
+            handle.object()
         }
-        Entry::Handle(handle) => run_by_patch(core, &handle, false),
+        Entry::Handle(handle) => return run_by_patch(core, handle, false),
         Entry::Foreign(handle) if debug => {
-            debug::callback(core, &handle, || run_reported(core, &handle))?;
-            slow::note(core, &handle, batch).map_err(|Raised| Fatal)
+            debug::callback(core, handle, || run_reported(core, handle))?;
+            handle
         }
         Entry::Native { object, run } if debug => {
-            debug::native(core, &object, || run(&object, core))?;
-            slow::note(core, &object, batch).map_err(|Raised| Fatal)
+            debug::native(core, object, || run(object, core))?;
+            object
         }
         // In debug mode, this is a callback that C code has queued before the mode was switched on.
-        other => run_plain(core, other, batch),
+        _ => return run_plain(core, entry, batch),
+    };
+    let noted = probe::entry_ran(core, ran, batch).map_err(|Raised| Fatal);
+    if let Entry::Handle(handle) = &entry {
+        handle.finish_run();
     }
+    noted
 }
 
 /// Runs a handle, by the patch of `asyncio.Handle._run` if there is one. In debug mode the handle keeps its callback,

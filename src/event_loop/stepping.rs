@@ -7,13 +7,12 @@ use super::core::gil_fairness::GilDemand;
 use super::core::poll_policy::{last_part, shorter};
 use super::core::run_state::Phase;
 use super::dispatch::dispatch_all;
+use super::observe::probe;
 use super::poll::{gil_demand, poll_with_gil, poll_without_gil, run_signal_handlers, seconds_until_timer};
-use super::recording;
 use super::turn::{deliver_messages, make_due_timers_ready};
 use crate::capi::Fatal;
 use crate::clock::monotonic_nanos;
 use crate::reactor::Wait;
-use crate::recorder::event::Kind;
 use crate::recorder::thread::thread_number;
 
 /// How many seconds the Python code may sleep; `None` for no limit. Sends buffered writes first.
@@ -29,7 +28,7 @@ impl Turn<'_> {
     fn begin(core: &Core) -> Turn<'_> {
         core.begin_turns();
         // If a callback steps the loop that runs it, the turn of that run goes on.
-        core.heartbeat.get().turn(monotonic_nanos());
+        probe::is_busy(core);
         Turn(core)
     }
 }
@@ -75,13 +74,10 @@ pub(crate) fn dispatch(core: &Core) -> Result<(), Fatal> {
 }
 
 fn find_events(core: &Core, timeout: Option<f64>) -> Result<usize, Fatal> {
-    core.counters.turns.add(1);
-    core.counters.stepped_turns.add(1);
     core.flush_all()?;
     run_signal_handlers()?;
     let ready = core.ready.len();
-    recording::refresh(core, thread_number());
-    core.recorder.note(Kind::Poll, 0);
+    probe::turn_is_stepped(core, thread_number());
     poll(core, timeout)?;
     core.polls.note_outer_poll(monotonic_nanos());
     let events = core.io.events.len();

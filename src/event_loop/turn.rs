@@ -18,22 +18,18 @@
 
 use std::mem;
 
-use super::core::heartbeat::{Heartbeat, NOBODY};
 use super::core::inbox::{Call, Message, THROUGH_INBOX};
 use super::core::run_state::Phase;
-use super::core::turn_meter::Batch;
 use super::core::{Core, Entry};
 use super::dispatch::dispatch_all;
 use super::handle::layout::HandleRef;
+use super::observe::probe::{self, Batch};
 use super::poll::poll;
-use super::recording;
 use super::run::run_next;
-use super::slow::{end_turn, note_delay, note_part};
 use crate::capi::error::Outcome;
 use crate::capi::{Fatal, Raised, Ref};
-use crate::clock::{monotonic_nanos, ticks};
+use crate::clock::monotonic_nanos;
 use crate::reactor::{Event, Readiness};
-use crate::recorder::event::Kind;
 
 /// Rounding tolerance for custom clocks, in seconds, as in asyncio: if a test advances a clock by exactly the time
 /// until a deadline, the sum may be slightly too small.
@@ -51,7 +47,7 @@ pub(crate) fn run_forever(core: &Core) -> Result<(), Fatal> {
             break Err(fatal);
         }
         if core.state.stopping.get() {
-            break end_turn(core, monotonic_nanos());
+            break probe::last_turn_ends(core);
         }
     };
     drop(running);
@@ -67,16 +63,12 @@ struct Running<'a>(&'a Core);
 
 impl Running<'_> {
     fn new(core: &Core) -> Running<'_> {
-        let now = monotonic_nanos();
-        core.counters.started.set(now);
-        core.meter.begin_run(now, ticks());
         core.state.enter(Phase::Running);
         core.instrumentation.set_between_runs(false);
         core.inbox.set_running(true);
         core.polls.begin_run();
         core.begin_turns();
-        core.heartbeat.set(Heartbeat::begin(core.object()));
-        recording::enter(core);
+        probe::run_begins(core);
         Running(core)
     }
 }
@@ -90,12 +82,9 @@ impl Drop for Running<'_> {
         if core.is_parents() {
             core.process.set_in_use();
         }
-        core.counters.running.set(core.counters.running_at(monotonic_nanos()));
-        core.counters.started.set(0);
         core.timers.track_shared();
         core.end_turns();
-        recording::leave(core);
-        core.heartbeat.replace(&NOBODY).end();
+        probe::run_ends(core);
     }
 }
 
@@ -110,7 +99,7 @@ fn turn(core: &Core, clock: &mut u64) -> Result<(), Fatal> {
     } else {
         make_due_timers_ready(core, now)?;
         let count = core.ready.len();
-        *clock = run_batch(core, count, core.meter.begin_only_batch(count))?;
+        *clock = run_batch(core, count, true)?;
     }
     Ok(())
 }
@@ -128,22 +117,15 @@ fn poll_or_skip(core: &Core, clock: u64) -> Result<u64, Fatal> {
         if let Some(token) = reread {
             core.io.events.push(Event { token, readiness: Readiness::READABLE });
         }
-        // All turns since the last poll together were too short to be measured: see `may_skip`.
-        core.meter.begin_turn(now);
+        probe::turn_goes_on(core, now);
         now
     } else {
-        core.heartbeat.get().turn(now);
-        end_turn(core, now)?;
-        // Callbacks that are ready were scheduled in the last turn, and events that are ready came during it.
-        core.meter.set_wait(core.meter.elapsed(now));
-        core.recorder.note(Kind::Poll, 0);
+        probe::turn_ends(core, now)?;
         let after = poll(core, now)?;
-        core.meter.begin_turn(after);
         core.polls.note_poll(after);
-        note_delay(core, after);
+        probe::turn_begins(core, after);
         after
     };
-    core.counters.turns.add(1);
     // A source that calls `requeue` after this is called in the next turn.
     core.io.queue_requeued();
     deliver_messages(core)?;
@@ -184,7 +166,7 @@ fn push_calls(core: &Core, calls: Vec<Call>) {
 
 #[inline(never)]
 fn deliver(core: &Core, messages: Vec<Message>) -> Result<(), Fatal> {
-    core.counters.messages.add(messages.len() as u64);
+    probe::messages_come(core, messages.len());
     let event_loop = core.this();
     let mut outcome = Outcome::default();
     for message in messages {
@@ -206,8 +188,7 @@ pub(crate) fn make_due_timers_ready(core: &Core, now: u64) -> Result<(), Fatal> 
         return Ok(());
     }
     while let Some((due, handle)) = core.timers.pop_due(now) {
-        recording::timer(core, now - due);
-        core.counters.timers_fired.add(1);
+        probe::timer_is_due(core, now - due);
         core.ready.push(Entry::Handle(handle));
     }
     Ok(())
@@ -243,21 +224,22 @@ fn run_with_events(core: &Core, now: u64) -> Result<(), Fatal> {
 fn run_behind_events(core: &Core, count: usize) -> Result<(), Fatal> {
     #[inline(never)]
     fn run_some(core: &Core, count: usize) -> Result<(), Fatal> {
-        run_batch(core, count, core.meter.begin_batch(count)).map(drop)
+        run_batch(core, count, false).map(drop)
     }
     if count == 0 { Ok(()) } else { run_some(core, count) }
 }
 
-/// Runs the first `count` entries of the ready queue. Returns the time after them if it is known, else 0.
+/// Runs the first `count` entries of the ready queue, which are the `only` work of the turn or not. Returns the time
+/// after them if it is known, else 0.
 #[inline(always)]
-fn run_batch(core: &Core, count: usize, mut batch: Batch) -> Result<u64, Fatal> {
-    core.counters.callbacks.add(count as u64);
+fn run_batch(core: &Core, count: usize, only: bool) -> Result<u64, Fatal> {
+    let mut batch = probe::batch_begins(core, count, only);
     if let Batch::Parts(_) = batch {
         run_parts(core, count, &mut batch)?;
     } else {
         run_next(core, count, &mut batch)?;
     }
-    Ok(core.meter.end_batch(&batch))
+    Ok(probe::batch_ends(core, &batch))
 }
 
 #[inline(never)]
@@ -266,7 +248,7 @@ fn run_parts(core: &Core, mut count: usize, batch: &mut Batch) -> Result<(), Fat
     while count > 0 {
         let part = count.min(most);
         run_next(core, part, batch)?;
-        most = if note_part(core, batch)? { 1 } else { PART };
+        most = if probe::part_ends(core, batch)? { 1 } else { PART };
         count -= part;
     }
     Ok(())

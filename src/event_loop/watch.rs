@@ -119,7 +119,7 @@ pub(crate) fn add(
     if old.is_some() && !same && watched.registration.get() != Registration::None {
         watched.registration.set(Registration::Doubtful);
     }
-    watched.set_after(direction).set(core.counters.polls.get());
+    watched.set_after(direction).set(core.poll_number());
     if let Err(error) = update(core, fd) {
         let failed = core.fds.set_waiter(&watched, direction, old);
         if !watched.is_used() {

@@ -17,7 +17,7 @@ use super::attached;
 use super::detached::Thread;
 use super::stack::Stack;
 use crate::capi::Ref;
-use crate::event_loop::core::heartbeat::{Beat, Heartbeat};
+use crate::event_loop::core::probe::heartbeat::{Beat, Heartbeat};
 use crate::fork::Owner;
 use crate::runtime::SignalsBlocked;
 

@@ -11,7 +11,7 @@ use super::helper::Shared;
 use super::output::Output;
 use super::report::{Report, describe, describe_end};
 use crate::clock::monotonic_nanos;
-use crate::event_loop::core::heartbeat::{self, Beat, Heartbeat};
+use crate::event_loop::core::probe::heartbeat::{self, Beat, Heartbeat};
 
 /// The shortest limit. The monitor wakes up as often.
 const SHORTEST: u64 = 1_000_000;

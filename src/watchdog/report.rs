@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::detached::{Holder, Reader, Thread};
 use super::helper::{Answer, Question, Shared};
 use super::stack::Stack;
-use crate::event_loop::core::heartbeat::{Beat, Heartbeat};
+use crate::event_loop::core::probe::heartbeat::{Beat, Heartbeat};
 
 /// What can be said about a thread.
 #[derive(Debug, Default)]

@@ -1,6 +1,6 @@
 """The shared page of `wakeloop.publish()`: its header, and how another process reads it.
 
-Behind the header is a slot for each loop, which native code writes and reads (`src/event_loop/core/page.rs`). The
+Behind the header is a slot for each loop, which native code writes and reads (`src/event_loop/core/probe/page.rs`). The
 header says what is where in a slot. A reader refuses a page that says something else than its own native code. It trusts
 nothing else on the page: it takes numbers and short texts from it, and no sizes or positions.
 """

@@ -68,12 +68,6 @@ impl Instrumentation {
         self.reasons.get() & (ACTIVE | TIMES_STEPS | RECORDED) != 0
     }
 
-    /// Does nobody have to see them but the flight recorder?
-    #[inline(always)]
-    pub(crate) fn is_only_recorded(&self) -> bool {
-        self.reasons.get() & (ACTIVE | TIMES_STEPS) == 0
-    }
-
     pub(crate) fn times_steps(&self) -> bool {
         self.reasons.get() & TIMES_STEPS != 0
     }

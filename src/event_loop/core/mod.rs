@@ -5,29 +5,23 @@
 
 pub(crate) mod fd_table;
 pub(crate) mod gil_fairness;
-pub(crate) mod heartbeat;
 pub(crate) mod inbox;
 pub(crate) mod instrumentation;
 pub(crate) mod io;
 pub(crate) mod loop_clock;
 pub(crate) mod loop_ref;
-pub(crate) mod metrics;
-pub(crate) mod page;
 pub(crate) mod plan;
 pub(crate) mod poll_policy;
+pub(crate) mod probe;
 pub(crate) mod process;
 pub(crate) mod ready;
-pub(crate) mod recorder;
 pub(crate) mod run_state;
 pub(crate) mod scratch;
-pub(crate) mod step_times;
 pub(crate) mod timers;
-pub(crate) mod turn_meter;
 pub(crate) mod wakeup;
 pub(crate) mod watched_fd;
 pub(crate) mod writes;
 
-use std::cell::Cell;
 use std::io as std_io;
 use std::os::fd::RawFd;
 use std::sync::Arc;
@@ -38,23 +32,19 @@ use pyo3::prelude::*;
 
 use self::fd_table::{FdTable, Kind};
 use self::gil_fairness::GilFairness;
-use self::heartbeat::{Heartbeat, NOBODY};
 use self::inbox::Inbox;
 use self::instrumentation::Instrumentation;
 use self::io::{Io, new_poller};
 use self::loop_clock::LoopClock;
 use self::loop_ref::LoopRef;
-use self::page::LoopCounters;
 use self::poll_policy::PollPolicy;
+use self::probe::Probe;
 use self::process::OwnerProcess;
 use self::ready::{NativeStep, ReadyQueue};
-use self::recorder::LoopRecorder;
 use self::run_state::{Phase, RunState};
 pub(crate) use self::scratch::RECEIVE;
 use self::scratch::Scratch;
-use self::step_times::StepTimes;
 use self::timers::Timers;
-use self::turn_meter::TurnMeter;
 use self::wakeup::Wakeup;
 use self::writes::Writes;
 use super::handle::layout::Handle;
@@ -92,13 +82,8 @@ pub(crate) struct Core {
     pub(crate) gil: GilFairness,
     pub(crate) state: RunState,
     pub(crate) instrumentation: Instrumentation,
-    pub(crate) recorder: LoopRecorder,
+    pub(crate) probe: Probe,
     pub(crate) process: OwnerProcess,
-    /// Not in the core itself, because it is large, and can be on the shared page.
-    pub(crate) counters: LoopCounters,
-    pub(crate) meter: TurnMeter,
-    pub(crate) step_times: StepTimes,
-    pub(crate) heartbeat: Cell<&'static Heartbeat>,
     pub(crate) scratch: Scratch,
     /// `{"loop": loop}`, the keyword arguments for new futures.
     pub(crate) future_arguments: Slot,
@@ -170,12 +155,8 @@ impl Core {
             gil: GilFairness::new(),
             state: RunState::default(),
             instrumentation: Instrumentation::default(),
-            recorder: LoopRecorder::default(),
+            probe: Probe::default(),
             process: OwnerProcess::new(),
-            counters: LoopCounters::default(),
-            meter: TurnMeter::default(),
-            step_times: StepTimes::default(),
-            heartbeat: Cell::new(&NOBODY),
             scratch: Scratch::default(),
             future_arguments: Slot::empty(),
             bytes_cache: BytesCache::new(),
@@ -290,6 +271,30 @@ impl Core {
 
     // -- I/O
 
+    /// The number of the turn.
+    #[inline(always)]
+    pub(crate) fn turn_number(&self) -> u64 {
+        self.probe.counters.turns.get()
+    }
+
+    /// How long the turn has gone on at `now`, in nanoseconds.
+    #[inline(always)]
+    pub(crate) fn turn_length(&self, now: u64) -> u64 {
+        self.probe.meter.elapsed(now)
+    }
+
+    /// How many events the polls have found.
+    #[inline(always)]
+    pub(crate) fn event_number(&self) -> u64 {
+        self.probe.counters.io_events.get()
+    }
+
+    /// The number of the last poll.
+    #[inline(always)]
+    pub(crate) fn poll_number(&self) -> u64 {
+        self.probe.counters.polls.get()
+    }
+
     /// The poller; `None` if the loop is closed, or if a thread is waiting in it ([`Core::is_polling`]).
     pub(crate) fn poller(&self) -> Option<std::cell::Ref<'_, Poller>> {
         self.polls.note_io();
@@ -319,7 +324,7 @@ impl Core {
     #[inline(always)]
     pub(crate) fn note_received(&self, fd: RawFd, count: isize) {
         self.spins.note_bytes(count.max(0) as usize);
-        self.recorder.received(fd, count);
+        self.probe.recorder.received(fd, count);
     }
 
     /// Calls the source of `token` in the next turn, as if the poller had reported it. So that turn polls: other
@@ -469,7 +474,7 @@ impl Core {
     pub(crate) fn clear(&self) {
         self.future_arguments.clear();
         self.bytes_cache.clear();
-        self.step_times.clear();
+        self.probe.step_times.clear();
         while let Some(entry) = self.ready.pop() {
             if let Entry::Handle(handle) = &entry {
                 handle.empty();

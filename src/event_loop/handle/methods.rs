@@ -10,7 +10,7 @@ use std::ffi::CStr;
 use pyo3::basic::CompareOp;
 use pyo3::prelude::*;
 
-use super::super::recording;
+use super::super::observe::recording;
 use super::layout::{Handle, HandleRef, Kind, ThreadSafeHandle, TimerHandle};
 use crate::capi::class::{ClassSpec, field};
 use crate::capi::collector::{Traverse, Visitor};

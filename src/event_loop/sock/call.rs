@@ -153,10 +153,10 @@ impl SockCall {
             // Empty data is sent too: it may be a datagram, and the call reports a pending error of the socket.
             Action::Send { data, sent } => loop {
                 let rest = &data.as_slice()[sent.get()..];
-                self.core().recorder.sends(Kind::Write, fd, || rest.len());
+                self.core().probe.recorder.sends(Kind::Write, fd, || rest.len());
                 // SAFETY: `rest` is valid for its length.
                 let count = unsafe { libc::send(fd, rest.as_ptr().cast(), rest.len(), SEND_FLAGS) };
-                self.core().recorder.sent(fd, || rest.len() - count.max(0) as usize);
+                self.core().probe.recorder.sent(fd, || rest.len() - count.max(0) as usize);
                 if count < 0 {
                     let step = would_block(Direction::Write)?;
                     return Ok(if rest.is_empty() { Attempt::Finished(Ref::none()) } else { step });

@@ -83,13 +83,13 @@ impl Exchange {
             }
             Exchange::Send { data, address } => {
                 let data = data.as_slice();
-                core.recorder.sends(Kind::Write, fd, || data.len());
+                core.probe.recorder.sends(Kind::Write, fd, || data.len());
                 // SAFETY: data and address are valid for their lengths.
                 let count = unsafe {
                     let (place, address, length) = (data.as_ptr(), address.as_ptr(), address.len());
                     libc::sendto(fd, place.cast(), data.len(), SEND_FLAGS, address.cast(), length)
                 };
-                core.recorder.sent(fd, || data.len() - count.max(0) as usize);
+                core.probe.recorder.sent(fd, || data.len() - count.max(0) as usize);
                 sized(count, Direction::Write, |count| integer(count as i64))
             }
             Exchange::SendByPython { data, address } => {

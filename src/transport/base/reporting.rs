@@ -7,7 +7,7 @@ use crate::capi::fallible::string_or_none;
 use crate::capi::imports::imports;
 use crate::capi::{Borrowed, Fatal, Raised, Ref, This};
 use crate::event_loop::core::Core;
-use crate::event_loop::recording;
+use crate::event_loop::observe::recording;
 
 /// Where asyncio calls a protocol's method. The report of an error names it.
 #[derive(Debug, Clone, Copy)]
@@ -33,7 +33,7 @@ pub(crate) fn notify<T: TransportKind>(
     arguments: &[Borrowed<'_>],
 ) -> Result<(), Fatal> {
     let Some(protocol) = this.protocol().get() else { return Ok(()) };
-    if core.recorder.is_on() {
+    if core.probe.recorder.is_on() {
         recording::call(core, &protocol);
     }
     let called = this.base().in_context(|| protocol.call_method(name, arguments));

@@ -326,12 +326,12 @@ impl TransportBase {
     /// has removed them.
     #[inline(always)]
     pub(crate) fn has_just_resumed(&self, core: &Core) -> bool {
-        self.resumed_in.get() == core.counters.turns.get()
+        self.resumed_in.get() == core.turn_number()
     }
 
     /// Resumes reading from the next turn on.
     pub(crate) fn resume_next_turn(&self, core: &Core) {
-        self.resumed_in.set(core.counters.turns.get());
+        self.resumed_in.set(core.turn_number());
     }
 
     /// Is the descriptor registered with the poller?

@@ -268,7 +268,7 @@ fn target(this: This<'_, Datagram>, address: &Ref) -> Target {
 /// Sends one datagram.
 #[inline(always)]
 fn send_now(this: This<'_, Datagram>, data: &[u8], target: &Target) -> Sent {
-    let (fd, recorder) = (this.descriptor(), &this.base.core().recorder);
+    let (fd, recorder) = (this.descriptor(), &this.base.core().probe.recorder);
     recorder.sends(Kind::Write, fd, || data.len());
     let sent = match target {
         Target::Peer => with_socket(fd, |socket| socket.send_with_flags(data, SEND_FLAGS)),
@@ -362,7 +362,7 @@ fn send_many(this: This<'_, Datagram>) -> Sent {
         header.msg_hdr.msg_iovlen = 1;
         filled += 1;
     }
-    let (fd, recorder) = (this.descriptor(), &this.base.core().recorder);
+    let (fd, recorder) = (this.descriptor(), &this.base.core().probe.recorder);
     let bytes_after = |count| pending.iter().skip(count).map(|it| it.content().len()).sum();
     recorder.sends(Kind::Write, fd, || bytes_after(0));
     // SAFETY: `filled` headers were written, with pointers to memory that outlives the call. `sendmmsg` only reads from

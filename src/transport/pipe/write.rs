@@ -138,9 +138,9 @@ fn closed_by_peer(this: This<'_, WritePipe>) -> Result<(), Fatal> {
 fn flush(this: This<'_, WritePipe>, core: &Core) -> Result<(), Fatal> {
     core.note_io();
     let mut done = Done::default();
-    core.recorder.sends(Kind::Flush, this.descriptor(), || this.buffer.len());
+    core.probe.recorder.sends(Kind::Flush, this.descriptor(), || this.buffer.len());
     let outcome = this.buffer.write(this.descriptor(), &mut done);
-    core.recorder.sent(this.descriptor(), || this.buffer.len());
+    core.probe.recorder.sent(this.descriptor(), || this.buffer.len());
     drop(done);
     if let Err(error) = outcome {
         return failed(this, raise_io(&error));
@@ -212,9 +212,9 @@ fn scattered(this: This<'_, WritePipe>) -> Result<(), Raised> {
 fn write_now(this: This<'_, WritePipe>, content: &[u8]) -> Result<usize, Raised> {
     let (core, fd) = (this.base.core(), this.descriptor());
     core.note_io();
-    core.recorder.sends(Kind::Write, fd, || content.len());
+    core.probe.recorder.sends(Kind::Write, fd, || content.len());
     let outcome = write_one(fd, content);
-    core.recorder.sent(fd, || content.len() - outcome.as_ref().unwrap_or(&0));
+    core.probe.recorder.sent(fd, || content.len() - outcome.as_ref().unwrap_or(&0));
     outcome.or_else(|error| {
         if !matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) {
             failed(this, raise_io(&error))?;

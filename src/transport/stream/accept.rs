@@ -272,7 +272,7 @@ impl Listener {
             let _ = alarm.set(PERIOD);
         }
         if !self.armed.get() {
-            self.sharing.note_turn(core.counters.turns.get());
+            self.sharing.note_turn(core.turn_number());
             self.register(core);
             return Ok(());
         }
@@ -287,7 +287,7 @@ impl Listener {
     /// Accepts at most one connection of a socket that other processes share.
     fn accept_shared(&self, core: &Core) -> Result<(), Fatal> {
         let load = self.server.get().and_then(|server| clients::count(&server));
-        if self.sharing.gives_way(self.descriptor(), core.counters.turns.get(), load)
+        if self.sharing.gives_way(self.descriptor(), core.turn_number(), load)
             && let Some(alarm) = &*self.alarm.borrow()
             && alarm.set(PAUSE).is_ok()
             && let Some(poller) = core.poller()
@@ -301,8 +301,8 @@ impl Listener {
     fn accept_one(&self, core: &Core) -> Result<(), Fatal> {
         match address::accept(self.descriptor()) {
             Ok((fd, peer)) => {
-                core.counters.connections_accepted.add(1);
-                self.sharing.note_turn(core.counters.turns.get());
+                core.probe.counters.connections_accepted.add(1);
+                self.sharing.note_turn(core.turn_number());
                 self.register(core);
                 self.connection(core, fd, peer)
             }
@@ -320,7 +320,7 @@ impl Listener {
         }
         // If the event of the previous turn has reached its limit, connections are queued, and the limit doubles.
         // Otherwise it is 1.
-        let turn = core.counters.turns.get();
+        let turn = core.turn_number();
         let queued = self.last_full_turn.replace(0).wrapping_add(1) == turn;
         let budget = if queued { (self.budget.get() * 2).min(self.backlog) } else { 1 };
         self.budget.set(budget);
@@ -331,7 +331,7 @@ impl Listener {
             }
             match address::accept(self.descriptor()) {
                 Ok((fd, peer)) => {
-                    core.counters.connections_accepted.add(1);
+                    core.probe.counters.connections_accepted.add(1);
                     self.connection(core, fd, peer)?;
                 }
                 Err(error) => return self.failed(core, &error),
@@ -367,7 +367,7 @@ impl Listener {
         ) {
             return Ok(());
         }
-        core.counters.accept_errors.add(1);
+        core.probe.counters.accept_errors.add(1);
         let exhausted =
             matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM));
         let Raised = raise_io(error);

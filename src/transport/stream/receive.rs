@@ -11,7 +11,7 @@ use crate::capi::buffer::{RawBytes, bytes_from};
 use crate::capi::error::{raise, raise_io};
 use crate::capi::{Raised, Ref, This};
 use crate::event_loop::core::{Core, RECEIVE};
-use crate::event_loop::recording;
+use crate::event_loop::observe::recording;
 use crate::reactor::receive_local;
 use crate::transport::base::heap;
 use crate::transport::base::protocol_sink::Delivery;
@@ -44,7 +44,7 @@ pub(super) enum Received {
 /// Receives once, and delivers the data to the protocol.
 #[inline(always)]
 pub(super) fn receive(this: This<'_, Stream>, core: &Core) -> Received {
-    if core.recorder.is_on() { receive_recorded(this, core) } else { receive_once(this, core, false) }
+    if core.probe.recorder.is_on() { receive_recorded(this, core) } else { receive_once(this, core, false) }
 }
 
 /// The same for the flight recorder. A second copy of the code: a check after the system call would cost ten
@@ -124,7 +124,7 @@ unsafe fn receive_to(
 /// Records that data was received, and that the protocol's method is about to be called with it.
 #[cold]
 fn record(this: This<'_, Stream>, core: &Core, count: usize) {
-    core.recorder.received(this.descriptor(), count as isize);
+    core.probe.recorder.received(this.descriptor(), count as isize);
     if let Some(method) = this.sink.method() {
         recording::call(core, &method);
     }

@@ -112,12 +112,12 @@ fn send_now(this: This<'_, Stream>) -> Result<(), Raised> {
 /// whether the loop sends or a callback.
 #[inline(always)]
 fn send_pending(this: This<'_, Stream>, kind: Kind) -> Result<Sent, Raised> {
-    if this.base.core().recorder.is_on() { send_recorded(this, kind) } else { send_unrecorded(this) }
+    if this.base.core().probe.recorder.is_on() { send_recorded(this, kind) } else { send_unrecorded(this) }
 }
 
 #[cold]
 fn send_recorded(this: This<'_, Stream>, kind: Kind) -> Result<Sent, Raised> {
-    let recorder = &this.base.core().recorder;
+    let recorder = &this.base.core().probe.recorder;
     let pending = || this.writing.buffer.len();
     recorder.sends(kind, this.descriptor(), pending);
     let sent = send_unrecorded(this);
@@ -237,9 +237,9 @@ fn send_slice(this: This<'_, Stream>, data: &[u8]) -> Result<Option<usize>, Rais
     // The registration is edge-triggered: sending must go on until the socket would block, or there is no further edge.
     while sent < data.len() {
         let rest = &data[sent..];
-        core.recorder.sends(Kind::Write, this.descriptor(), || rest.len());
+        core.probe.recorder.sends(Kind::Write, this.descriptor(), || rest.len());
         let outcome = send_one(this.descriptor(), rest);
-        core.recorder.sent(this.descriptor(), || rest.len() - outcome.as_ref().unwrap_or(&0));
+        core.probe.recorder.sent(this.descriptor(), || rest.len() - outcome.as_ref().unwrap_or(&0));
         match outcome {
             Ok(count) => sent += count,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {

@@ -201,7 +201,7 @@ impl This<'_, Stream> {
     /// The socket is full. The poller will report when it has room.
     pub(super) fn block(self) {
         self.writing.blocked.set(true);
-        self.writing.blocked_at.set(self.base.core().counters.polls.get());
+        self.writing.blocked_at.set(self.base.core().poll_number());
         if !self.base.awaits_data() {
             self.update_ownership();
         }

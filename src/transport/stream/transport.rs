@@ -259,7 +259,7 @@ fn ready(this: This<'_, Stream>, core: &Core, readiness: Readiness) -> Result<()
     // If the socket was full after the poll, the event is older than that, and another edge will come.
     let writes = this.writing.blocked.get()
         && readiness.intersects(Readiness::WRITABLE | Readiness::WRITE_CLOSED | Readiness::ERROR)
-        && this.writing.blocked_at.get() != core.counters.polls.get();
+        && this.writing.blocked_at.get() != core.poll_number();
     // Reading comes first: data that the peer has sent before it closed must be delivered before a write fails.
     if has_arrived(readiness) {
         if this.base.handling.get() {

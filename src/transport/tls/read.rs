@@ -13,7 +13,7 @@ use crate::capi::call::in_kept_context;
 use crate::capi::error::raise;
 use crate::capi::{Exception, Raised, Ref, This};
 use crate::event_loop::core::Core;
-use crate::event_loop::recording;
+use crate::event_loop::observe::recording;
 use crate::transport::base::protocol_sink::Delivery;
 use crate::transport::base::sizes::{DIRECT, LARGE};
 
@@ -73,7 +73,7 @@ fn take(this: This<'_, Connection>, core: &Core, data: &[u8]) -> Result<Option<B
                 && !this.in_engine()
                 && this.undelivered.borrow().is_empty() =>
         {
-            native.before_read(data.len(), core.counters.turns.get());
+            native.before_read(data.len(), core.turn_number());
             let batch = this.use_engine(|| match direct(this, data.len()) {
                 true => decrypt_direct(native, data),
                 false => Ok(decrypt_lent(native, core, data)),
@@ -335,7 +335,7 @@ fn delivering(
     core: &Core,
     call: impl FnOnce() -> Result<(), Raised>,
 ) -> Result<(), Raised> {
-    if core.recorder.is_on()
+    if core.probe.recorder.is_on()
         && let Some(method) = this.sink.method()
     {
         recording::call(core, &method);

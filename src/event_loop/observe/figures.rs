@@ -3,7 +3,7 @@
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyList, PyTuple};
 
-use super::core::page::PublishedLoop;
+use super::super::core::probe::page::PublishedLoop;
 use crate::capi::Fallible;
 use crate::capi::fallible::{dict, py_tuple, try_list};
 use crate::histogram::Snapshot;

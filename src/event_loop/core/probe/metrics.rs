@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use super::fd_table::SourceKind;
+use super::super::fd_table::SourceKind;
 use crate::histogram::{self, Histogram, LOWEST, Snapshot};
 use crate::metrics::{Cell, Figure, Metric, Value, metrics};
 

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use pyo3::exceptions::{PyMemoryError, PyRuntimeError};
 use pyo3::prelude::*;
 
-use super::core::Core;
+use super::super::core::Core;
 use super::naming;
 use crate::capi::error::{exception, raise_io};
 use crate::capi::section::FREE_THREADED;
@@ -42,21 +42,21 @@ fn running() -> MutexGuard<'static, Vec<Running>> {
 }
 
 /// The loop begins to run, in this thread. [`leave`] ends this.
-pub(super) fn enter(core: &Core) {
+pub(in crate::event_loop) fn enter(core: &Core) {
     let thread = thread_number();
     running().push(Running { core: NonNull::from(core), thread });
     refresh(core, thread);
 }
 
 /// The loop stops running.
-pub(super) fn leave(core: &Core) {
-    core.recorder.note(Kind::Leave, 0);
+pub(in crate::event_loop) fn leave(core: &Core) {
+    core.probe.recorder.note(Kind::Leave, 0);
     running().retain(|running| running.core != NonNull::from(core));
 }
 
 /// Takes notice of a recording that was started or stopped.
-pub(super) fn refresh(core: &Core, thread: u64) {
-    core.instrumentation.set_recorded(core.recorder.refresh(thread));
+pub(in crate::event_loop) fn refresh(core: &Core, thread: u64) {
+    core.instrumentation.set_recorded(core.probe.recorder.refresh(thread));
 }
 
 fn refresh_all() {
@@ -74,55 +74,57 @@ fn refresh_all() {
 /// Called before an event that may be the first one of a turn without a poll.
 fn note_turn(core: &Core) {
     if core.polls.has_skipped() {
-        core.recorder.note_turn(core.counters.turns.get());
+        core.probe.recorder.note_turn(core.turn_number());
     }
 }
 
 /// Records that a timer is due, `late` seconds after its deadline.
 #[inline(always)]
-pub(super) fn timer(core: &Core, late: f64) {
-    if core.recorder.is_on() {
+pub(in crate::event_loop) fn timer(core: &Core, late: f64) {
+    if core.probe.recorder.is_on() {
         note_turn(core);
-        core.recorder.note(Kind::Timer, duration((late * 1e9) as u64));
+        core.probe.recorder.note(Kind::Timer, duration((late * 1e9) as u64));
     }
 }
 
 /// Records that the event of a descriptor is about to be handled.
-pub(super) fn ready(core: &Core, fd: RawFd) {
+pub(in crate::event_loop) fn ready(core: &Core, fd: RawFd) {
     note_turn(core);
-    core.recorder.note(Kind::Ready, fd as u64);
+    core.probe.recorder.note(Kind::Ready, fd as u64);
 }
 
 /// Records that an entry of the ready queue is about to run. `subject` is its callback, or the handle or object that
 /// runs it.
 #[inline(always)]
-pub(super) fn entry(core: &Core, subject: Borrowed<'_>) {
+pub(in crate::event_loop) fn entry(core: &Core, subject: Borrowed<'_>) {
     note_turn(core);
-    core.recorder.write(Kind::Callback, |recording| naming::of_subject(&recording.names, &subject));
+    core.probe.recorder.write(Kind::Callback, |recording| naming::of_subject(&recording.names, &subject));
 }
 
 /// The same, for a handle that Python code runs.
 #[cold]
 #[inline(never)]
-pub(super) fn handle(core: &Core, handle: &Ref) {
-    core.recorder.write(Kind::Callback, |recording| naming::of_subject(&recording.names, handle));
+pub(in crate::event_loop) fn handle(core: &Core, handle: &Ref) {
+    core.probe.recorder.write(Kind::Callback, |recording| naming::of_subject(&recording.names, handle));
 }
 
 /// Records that a callable is about to be called for data that was received. For callers that have checked
-/// [`is_on`](super::core::recorder::LoopRecorder::is_on).
+/// [`is_on`](super::super::core::probe::recorder::LoopRecorder::is_on).
 #[cold]
 pub(crate) fn call(core: &Core, callable: &Ref) {
-    core.recorder.write(Kind::Callback, |recording| Some(naming::of_callable(&recording.names, callable)));
+    core.probe
+        .recorder
+        .write(Kind::Callback, |recording| Some(naming::of_callable(&recording.names, callable)));
 }
 
 /// Called at the end of a turn that was longer than the loop's limit, with its length in nanoseconds. Writes the trace
 /// if the recorder was started with `slow_turns=True`.
 #[cold]
-pub(super) fn slow_turn(core: &Core, nanos: u64) -> Result<(), Fatal> {
-    if !core.recorder.is_on() {
+pub(in crate::event_loop) fn slow_turn(core: &Core, nanos: u64) -> Result<(), Fatal> {
+    if !core.probe.recorder.is_on() {
         return Ok(());
     }
-    core.recorder.note(Kind::SlowTurn, duration(nanos));
+    core.probe.recorder.note(Kind::SlowTurn, duration(nanos));
     core.support("slow_turn_recorded", &[])
 }
 

@@ -5,7 +5,7 @@
 
 use std::ffi::CStr;
 
-use super::handle::layout::Handle;
+use super::super::handle::layout::Handle;
 use crate::capi::callable::c_hash;
 use crate::capi::{Borrowed, Ref};
 use crate::compat::task_fields::{
@@ -18,7 +18,7 @@ const PARTIALS: usize = 8;
 
 /// The number of the name of a callable, or of a handle's callback; `None` for a handle that was cancelled.
 #[inline(always)]
-pub(super) fn of_subject(names: &Names, subject: &Ref) -> Option<u64> {
+pub(in crate::event_loop) fn of_subject(names: &Names, subject: &Ref) -> Option<u64> {
     match Handle::from_object(subject) {
         Some(handle) => handle.borrowed_callback().map(|callback| of_callable(names, &callback)),
         None => Some(of_callable(names, subject)),

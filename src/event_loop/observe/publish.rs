@@ -1,9 +1,9 @@
 //! Writes what a loop does not count while it runs: its gauges for `loop.metrics()`, and around the polls of a
 //! published loop, so that a reader of the shared page has them.
 
-use super::core::Core;
-use super::core::fd_table::SourceKind;
-use super::core::page::Slot;
+use super::super::core::Core;
+use super::super::core::fd_table::SourceKind;
+use super::super::core::probe::page::Slot;
 use crate::clock::monotonic_nanos;
 
 /// To count the transports takes time, so they are counted once in this interval, in nanoseconds.
@@ -13,7 +13,7 @@ const REST: u64 = 50;
 
 /// Called before each poll of a published loop, so that a reader can tell a loop that waits from one that is blocked.
 #[cold]
-pub(super) fn before_poll(core: &Core, slot: &Slot, now: u64) {
+pub(in crate::event_loop) fn before_poll(core: &Core, slot: &Slot, now: u64) {
     count_entries(core);
     let since = now.saturating_sub(slot.counted_at.get());
     if since >= INTERVAL || core.is_idle() && since >= REST * slot.counting.get() {
@@ -27,18 +27,18 @@ pub(super) fn before_poll(core: &Core, slot: &Slot, now: u64) {
 }
 
 #[cold]
-pub(super) fn after_poll(slot: &Slot) {
+pub(in crate::event_loop) fn after_poll(slot: &Slot) {
     slot.end_poll(monotonic_nanos());
 }
 
 /// Brings the gauges up to date. The caller is in a section of the loop.
-pub(super) fn count_all(core: &Core) {
+pub(in crate::event_loop) fn count_all(core: &Core) {
     count_entries(core);
     count_transports(core);
 }
 
 fn count_entries(core: &Core) {
-    let gauges = &core.counters;
+    let gauges = &core.probe.counters;
     gauges.ready.set(core.ready.len() as u64);
     gauges.timers.set(core.timers.len() as u64);
     gauges.executor_jobs.set(core.inbox.jobs().into());
@@ -46,7 +46,7 @@ fn count_entries(core: &Core) {
 }
 
 fn count_transports(core: &Core) {
-    let (gauges, statuses) = (&core.counters, core.fds.statuses());
+    let (gauges, statuses) = (&core.probe.counters, core.fds.statuses());
     for ((kind, _), gauge) in SourceKind::COUNTED.into_iter().zip(&gauges.transports.0) {
         gauge.set(statuses.iter().filter(|status| status.kind == kind).count() as u64);
     }

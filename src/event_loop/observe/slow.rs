@@ -6,8 +6,8 @@
 //! was slow, the callbacks of later large batches are timed one by one for a while. A turn with one callback reads the
 //! clock after the callback instead of when the next turn begins.
 
-use super::core::Core;
-use super::core::turn_meter::{Batch, Laps};
+use super::super::core::Core;
+use super::super::core::probe::turn_meter::{Batch, Laps};
 use super::recording;
 use crate::capi::error::unless_raised;
 use crate::capi::inspect::{boolean, float, integer};
@@ -17,13 +17,13 @@ use crate::histogram::LOWEST;
 
 /// A callback of the ready queue has returned, or a native object has handled an event.
 #[inline(always)]
-pub(super) fn note(core: &Core, work: &Ref, batch: &mut Batch) -> Result<(), Raised> {
+pub(in crate::event_loop) fn note(core: &Core, work: &Ref, batch: &mut Batch) -> Result<(), Raised> {
     // First, because a chain of callbacks asks each time.
     if let Batch::One(end) = batch {
         let now = monotonic_nanos();
         *end = now;
-        let nanos = core.meter.elapsed(now);
-        return if core.meter.is_noted(nanos) { report(core, now, nanos, Some(work)) } else { Ok(()) };
+        let nanos = core.probe.meter.elapsed(now);
+        return if core.probe.meter.is_noted(nanos) { report(core, now, nanos, Some(work)) } else { Ok(()) };
     }
     let Batch::Each(laps) = batch else { return Ok(()) };
     note_lap(core, work, laps)
@@ -31,7 +31,7 @@ pub(super) fn note(core: &Core, work: &Ref, batch: &mut Batch) -> Result<(), Rai
 
 /// The same, in a batch whose items are timed one by one.
 #[inline(always)]
-pub(super) fn note_lap(core: &Core, work: &Ref, laps: &mut Laps) -> Result<(), Raised> {
+pub(in crate::event_loop) fn note_lap(core: &Core, work: &Ref, laps: &mut Laps) -> Result<(), Raised> {
     match laps.next() {
         None => Ok(()),
         Some(taken) => long_item(core, taken, Some(work)),
@@ -39,7 +39,7 @@ pub(super) fn note_lap(core: &Core, work: &Ref, laps: &mut Laps) -> Result<(), R
 }
 
 /// A part of a large batch has ended. Did it take long?
-pub(super) fn note_part(core: &Core, batch: &mut Batch) -> Result<bool, Fatal> {
+pub(in crate::event_loop) fn note_part(core: &Core, batch: &mut Batch) -> Result<bool, Fatal> {
     let Batch::Parts(laps) = batch else { return Ok(false) };
     match laps.next() {
         None => Ok(false),
@@ -51,14 +51,14 @@ pub(super) fn note_part(core: &Core, batch: &mut Batch) -> Result<bool, Fatal> {
 fn long_item(core: &Core, taken: u64, work: Option<&Ref>) -> Result<(), Raised> {
     let now = monotonic_nanos();
     // A processor's counter may differ from another's, but no item is longer than its turn.
-    let nanos = core.meter.nanos(taken, now, ticks()).min(core.meter.elapsed(now));
-    if !core.meter.is_noted(nanos) {
+    let nanos = core.probe.meter.nanos(taken, now, ticks()).min(core.probe.meter.elapsed(now));
+    if !core.probe.meter.is_noted(nanos) {
         return Ok(());
     }
     match work {
         Some(work) => report(core, now, nanos, Some(work)),
         None => {
-            core.meter.name_each(now);
+            core.probe.meter.name_each(now);
             Ok(())
         }
     }
@@ -66,39 +66,39 @@ fn long_item(core: &Core, taken: u64, work: Option<&Ref>) -> Result<(), Raised> 
 
 /// A turn with a poll begins its work at `now`. Counts how long that work has been ready.
 #[inline(always)]
-pub(super) fn note_delay(core: &Core, now: u64) {
+pub(in crate::event_loop) fn note_delay(core: &Core, now: u64) {
     let late = match core.timers.next() {
         // The cast makes zero of a deadline that is not over.
         Some(deadline) if !core.custom_clock() => (now as f64 - deadline * 1e9) as u64,
         _ => 0,
     };
-    let delay = core.meter.wait().max(late);
-    core.counters.delay.sum.add(delay);
-    core.counters.delay.note(delay);
+    let delay = core.probe.meter.wait().max(late);
+    core.probe.counters.delay.sum.add(delay);
+    core.probe.counters.delay.note(delay);
 }
 
 /// A turn ends at `now`. Counts its length.
 #[inline(always)]
-pub(super) fn end_turn(core: &Core, now: u64) -> Result<(), Fatal> {
-    let length = core.meter.elapsed(now);
+pub(in crate::event_loop) fn end_turn(core: &Core, now: u64) -> Result<(), Fatal> {
+    let length = core.probe.meter.elapsed(now);
     if length >= LOWEST { end_long_turn(core, now, length) } else { Ok(()) }
 }
 
 #[cold]
 fn end_long_turn(core: &Core, now: u64, length: u64) -> Result<(), Fatal> {
-    let counters = &core.counters;
-    let waited = core.meter.take_waited(now, ticks());
-    if waited > core.meter.wait() {
+    let counters = &core.probe.counters;
+    let waited = core.probe.meter.take_waited(now, ticks());
+    if waited > core.probe.meter.wait() {
         counters.delay.sum.add(waited);
         counters.delay.note(waited);
     }
     counters.turn_length.note(length);
-    if !core.meter.is_slow(length) {
+    if !core.probe.meter.is_slow(length) {
         return Ok(());
     }
     counters.slow_turns.add(1);
     recording::slow_turn(core, length)?;
-    if core.meter.is_named(counters.turns.get()) {
+    if core.probe.meter.is_named(counters.turns.get()) {
         return Ok(());
     }
     report(core, now, length, None).map_err(|Raised| Fatal)
@@ -108,9 +108,9 @@ fn end_long_turn(core: &Core, now: u64, length: u64) -> Result<(), Fatal> {
 /// errors than fatal ones are printed.
 #[cold]
 fn report(core: &Core, now: u64, nanos: u64, work: Option<&Ref>) -> Result<(), Raised> {
-    let slow = core.meter.is_slow(nanos);
+    let slow = core.probe.meter.is_slow(nanos);
     if slow && work.is_some() {
-        core.meter.note_named(core.counters.turns.get());
+        core.probe.meter.note_named(core.turn_number());
     }
     let (none, is_slow) = (Ref::none(), boolean(slow));
     let work = work.unwrap_or(&none);
@@ -121,7 +121,7 @@ fn report(core: &Core, now: u64, nanos: u64, work: Option<&Ref>) -> Result<(), R
     if !slow {
         return Ok(());
     }
-    let Some(unreported) = core.meter.may_report(now) else { return Ok(()) };
+    let Some(unreported) = core.probe.meter.may_report(now) else { return Ok(()) };
     let (Some(seconds), Some(unreported)) =
         (unless_raised(float(nanos as f64 / 1e9)), unless_raised(integer(unreported as i64)))
     else {

@@ -1,0 +1,279 @@
+//! The hooks of the kernel: where a run, a turn, a poll, a batch of callbacks or an event begins or ends, the kernel calls
+//! one of these functions, and names nothing else that observes.
+
+use super::super::core::Core;
+use super::super::core::Entry;
+use super::super::core::fd_table::descriptor;
+use super::super::core::probe::heartbeat::{Heartbeat, NOBODY};
+use super::super::core::probe::metrics::Counters;
+pub(in crate::event_loop) use super::super::core::probe::turn_meter::{Batch, Laps};
+use super::{publish, recording, slow};
+use crate::capi::error::{undisturbed, unless_raised};
+use crate::capi::future::is_done;
+use crate::capi::imports::imports;
+use crate::capi::{Fatal, Raised, Ref};
+use crate::clock::{monotonic_nanos, ticks};
+use crate::reactor::Event;
+use crate::recorder::event::{Kind, duration};
+
+// -- runs and turns
+
+#[inline(always)]
+pub(in crate::event_loop) fn run_begins(core: &Core) {
+    let (probe, now) = (&core.probe, monotonic_nanos());
+    probe.counters.started.set(now);
+    probe.meter.begin_run(now, ticks());
+    probe.heartbeat.set(Heartbeat::begin(core.object()));
+    recording::enter(core);
+}
+
+/// The last turn of a run has ended.
+#[inline(always)]
+pub(in crate::event_loop) fn last_turn_ends(core: &Core) -> Result<(), Fatal> {
+    slow::end_turn(core, monotonic_nanos())
+}
+
+#[inline(always)]
+pub(in crate::event_loop) fn run_ends(core: &Core) {
+    let counters = &core.probe.counters;
+    counters.running.set(counters.running_at(monotonic_nanos()));
+    counters.started.set(0);
+    recording::leave(core);
+    core.probe.heartbeat.replace(&NOBODY).end();
+}
+
+/// A turn without a poll begins. It is not measured: since the last poll all turns together were short.
+#[inline(always)]
+pub(in crate::event_loop) fn turn_goes_on(core: &Core, now: u64) {
+    core.probe.meter.begin_turn(now);
+    core.probe.counters.turns.add(1);
+}
+
+/// A turn ends, and the next one is about to poll.
+#[inline(always)]
+pub(in crate::event_loop) fn turn_ends(core: &Core, now: u64) -> Result<(), Fatal> {
+    let probe = &core.probe;
+    probe.heartbeat.get().turn(now);
+    slow::end_turn(core, now)?;
+    // Callbacks that are ready were scheduled in the last turn, and events that are ready came during it.
+    probe.meter.set_wait(probe.meter.elapsed(now));
+    probe.recorder.note(Kind::Poll, 0);
+    Ok(())
+}
+
+/// A turn begins its work: the poll is over.
+#[inline(always)]
+pub(in crate::event_loop) fn turn_begins(core: &Core, now: u64) {
+    core.probe.meter.begin_turn(now);
+    slow::note_delay(core, now);
+    core.probe.counters.turns.add(1);
+}
+
+/// Python code steps a turn. Such turns are not measured.
+pub(in crate::event_loop) fn turn_is_stepped(core: &Core, thread: u64) {
+    core.probe.counters.turns.add(1);
+    core.probe.counters.stepped_turns.add(1);
+    recording::refresh(core, thread);
+    core.probe.recorder.note(Kind::Poll, 0);
+}
+
+/// Python code steps the loop: for as long as it does, the loop is busy.
+pub(in crate::event_loop) fn is_busy(core: &Core) {
+    core.probe.heartbeat.get().turn(monotonic_nanos());
+}
+
+/// Python code waits for the loop's events.
+pub(in crate::event_loop) fn is_idle(core: &Core) {
+    core.probe.heartbeat.get().idle();
+}
+
+// -- polls
+
+/// Calls `poll`, between the two moments at which a loop on the shared page says whether it waits.
+#[inline(always)]
+pub(in crate::event_loop) fn around_poll<R>(core: &Core, now: u64, poll: impl FnOnce() -> R) -> R {
+    let slot = core.probe.counters.slot();
+    if let Some(slot) = slot {
+        publish::before_poll(core, slot, now);
+    }
+    let polled = poll();
+    if let Some(slot) = slot {
+        publish::after_poll(slot);
+    }
+    polled
+}
+
+/// Nothing that the next turn handles has been ready before `now`.
+#[inline(always)]
+pub(in crate::event_loop) fn nothing_waited(core: &Core) {
+    core.probe.meter.set_wait(0);
+}
+
+/// The loop has polled with the GIL.
+#[inline(always)]
+pub(in crate::event_loop) fn polled_with_gil(core: &Core) {
+    core.probe.counters.polls.add(1);
+    core.probe.recorder.note(Kind::Polled, 0);
+}
+
+/// The loop has waited for so many nanoseconds with the GIL. After such a wait, nothing had been ready before.
+#[inline(always)]
+pub(in crate::event_loop) fn waited_with_gil(core: &Core, nanos: u64, has_waited: bool) {
+    core.probe.counters.idle.add(nanos);
+    if has_waited {
+        nothing_waited(core);
+    }
+}
+
+/// The loop is about to poll without the GIL. Meanwhile only the heartbeat may be used.
+#[inline(always)]
+pub(in crate::event_loop) fn leaves_gil(core: &Core) -> &'static Heartbeat {
+    core.probe.counters.polls.add(1);
+    core.probe.counters.blocking_polls.add(1);
+    let heartbeat = core.probe.heartbeat.get();
+    heartbeat.idle();
+    heartbeat
+}
+
+/// The loop has polled without the GIL from `start` to `end`, and has the GIL again. If it `has_waited`, nothing had been
+/// ready before.
+#[inline(always)]
+pub(in crate::event_loop) fn has_gil_again(core: &Core, start: u64, end: u64, back: u64, has_waited: bool) {
+    let (counters, meter, waited) = (&core.probe.counters, &core.probe.meter, back - end);
+    core.probe.heartbeat.get().turn(back);
+    core.probe.recorder.note_with(Kind::Polled, || duration(waited + 1));
+    counters.idle.add(end - start);
+    counters.gil_wait.sum.add(waited);
+    counters.gil_wait.note(waited);
+    meter.set_wait(if has_waited { 0 } else { meter.wait() } + waited);
+}
+
+/// A wait begins with a spin. The function that is returned notes whether the spin has found an event, and how many
+/// nanoseconds it has taken. It is called without the GIL, but in a section of the loop.
+pub(in crate::event_loop) fn spin_begins(core: &Core) -> impl Fn(bool, u64) + '_ {
+    // Found while the GIL is held: `publish` moves the counters, in a section of the loop.
+    let counters: &Counters = &core.probe.counters;
+    move |found, nanos| {
+        counters.spins.add(1);
+        if found {
+            counters.spin_hits.add(1);
+        } else {
+            counters.spin_lost.add(nanos);
+        }
+    }
+}
+
+/// A poll has found so many events.
+#[inline(always)]
+pub(in crate::event_loop) fn found_events(core: &Core, count: usize) {
+    core.probe.counters.io_events.add(count as u64);
+}
+
+// -- what a turn handles
+
+/// Messages of other threads are delivered.
+pub(in crate::event_loop) fn messages_come(core: &Core, count: usize) {
+    core.probe.counters.messages.add(count as u64);
+}
+
+/// A timer is due, so many seconds after its deadline.
+#[inline(always)]
+pub(in crate::event_loop) fn timer_is_due(core: &Core, late: f64) {
+    recording::timer(core, late);
+    core.probe.counters.timers_fired.add(1);
+}
+
+/// A batch of so many callbacks begins. If it is the `only` one, the turn has done nothing before it.
+#[inline(always)]
+pub(in crate::event_loop) fn batch_begins(core: &Core, count: usize, only: bool) -> Batch {
+    core.probe.counters.callbacks.add(count as u64);
+    let meter = &core.probe.meter;
+    if only { meter.begin_only_batch(count) } else { meter.begin_batch(count) }
+}
+
+/// A part of a large batch has ended. Did it take long?
+pub(in crate::event_loop) fn part_ends(core: &Core, batch: &mut Batch) -> Result<bool, Fatal> {
+    slow::note_part(core, batch)
+}
+
+/// The batch has ended. Returns the time if it is known, else 0.
+#[inline(always)]
+pub(in crate::event_loop) fn batch_ends(core: &Core, batch: &Batch) -> u64 {
+    core.probe.meter.end_batch(batch)
+}
+
+/// Calls `run`, which runs an entry that somebody has asked to see.
+#[cold]
+pub(in crate::event_loop) fn around_entry<R>(core: &Core, entry: Entry, run: impl FnOnce(Entry) -> R) -> R {
+    recording::entry(core, entry.subject());
+    let task = core.instrumentation.times_steps().then(|| task_of(&entry)).flatten();
+    let ran = run(entry);
+    if let Some(task) = task {
+        undisturbed(|| {
+            let done = unless_raised(is_done(&task)).unwrap_or(false);
+            core.probe.step_times.note(&task, done, monotonic_nanos());
+        });
+    }
+    ran
+}
+
+/// The task of which the entry is a step: the callback is a method of it.
+fn task_of(entry: &Entry) -> Option<Ref> {
+    let callback = match entry {
+        Entry::Call { callback, .. } => callback.clone_ref(),
+        Entry::Handle(handle) => handle.callback()?,
+        Entry::Native { .. } | Entry::Foreign(_) => return None,
+    };
+    if !callback.has_immutable_class() {
+        return None;
+    }
+    let task = unless_raised(callback.getattr(&imports().__self__))?;
+    task.is_instance_of(&imports().task).then_some(task)
+}
+
+/// The entry has run: its callback has returned, or its native function.
+#[inline(always)]
+pub(in crate::event_loop) fn entry_ran(core: &Core, work: &Ref, batch: &mut Batch) -> Result<(), Raised> {
+    slow::note(core, work, batch)
+}
+
+/// The first event of a poll is about to be handled.
+#[inline(always)]
+pub(in crate::event_loop) fn events_begin() -> Laps {
+    Laps::begin()
+}
+
+/// An event is about to be handled, and somebody has asked to see it.
+#[cold]
+pub(in crate::event_loop) fn event_comes(core: &Core, event: Event) {
+    recording::ready(core, descriptor(event.token));
+}
+
+/// A native object has handled an event.
+#[inline(always)]
+pub(in crate::event_loop) fn event_ends(core: &Core, object: &Ref, laps: &mut Laps) -> Result<(), Fatal> {
+    slow::note_lap(core, object, laps).map_err(|Raised| Fatal)
+}
+
+/// A callback of a watched descriptor is about to run.
+#[inline(always)]
+pub(in crate::event_loop) fn callback_comes(core: &Core) {
+    core.probe.counters.callbacks.add(1);
+}
+
+/// The waiters of a descriptor are called: its event is a batch of its own. `call` calls them.
+#[inline(always)]
+pub(in crate::event_loop) fn waiters_of_event<R>(laps: &mut Laps, call: impl FnOnce(&mut Batch) -> R) -> R {
+    let mut batch = Batch::Each(*laps);
+    let called = call(&mut batch);
+    if let Batch::Each(after) = batch {
+        *laps = after;
+    }
+    called
+}
+
+/// All events have been handled.
+#[inline(always)]
+pub(in crate::event_loop) fn events_end(core: &Core, laps: &Laps) {
+    core.probe.meter.note_waited(laps);
+}
