@@ -108,7 +108,8 @@ def python_api(checkout: Path) -> set[str]:
             case griffe.Attribute() as attribute:
                 yield f"{path}: {attribute.annotation}"
 
-    exports = [str(name) for name in package.exports or ()]
+    # `open` is public too, but not imported by `*`.
+    exports = [*map(str, package.exports or ()), "open"]
     return {line for name in exports for line in described(package, name, f"wakeloop.{name}")}
 
 

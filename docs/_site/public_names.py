@@ -5,8 +5,8 @@ import inspect
 
 from sphinx.util import logging
 
-#: The modules whose `__all__` is the public interface.
-MODULES = ("wakeloop",)
+#: The modules whose `__all__` is the public interface, and what is public besides.
+MODULES = {"wakeloop": ["open"]}
 
 log = logging.getLogger(__name__)
 
@@ -18,8 +18,8 @@ def setup(app):
 
 def public_names():
     """Yields (full name, object) of everything public, methods and attributes of classes included."""
-    for module in map(importlib.import_module, MODULES):
-        for name in module.__all__:
+    for module, more in ((importlib.import_module(name), more) for name, more in MODULES.items()):
+        for name in [*module.__all__, *more]:
             thing = getattr(module, name)
             yield f"{module.__name__}.{name}", thing
             if isinstance(thing, type):

@@ -37,7 +37,7 @@ from ._core import (
     start_echo_server,
 )
 from ._asyncio.queues import QueueShutDown
-from ._files import open
+from ._files import open as open
 from ._files.text import TextFile
 from ._group import EventLoopGroup
 from ._group.servers import GroupServer
@@ -57,11 +57,12 @@ from ._observe.record import start_at_import as _record_at_import
 from ._observe.tasks import tasks, track_waits
 from ._observe.watchdog import Watchdog, watchdog
 from .loop import EventLoop, new_event_loop, run
-from .metrics import Histogram, LoopMetrics, RuntimeMetrics, WorkerMetrics, runtime_metrics
+from .metrics import Histogram, LoopMetrics, RuntimeMetrics, SlowCallback, WorkerMetrics, runtime_metrics
 from .policy import HAS_POLICIES as _HAS_POLICIES
 from .policy import install
 from .policy import install_if_asked as _install_if_asked
 
+# Without `open`, which is public too: `import *` must not replace the built-in function.
 __all__ = [
     "EchoServer",
     "Event",
@@ -77,6 +78,7 @@ __all__ = [
     "Recorder",
     "RuntimeMetrics",
     "RuntimePanic",
+    "SlowCallback",
     "StreamReader",
     "StreamReaderProtocol",
     "StreamWriter",
@@ -92,7 +94,6 @@ __all__ = [
     "install",
     "metrics_text",
     "new_event_loop",
-    "open",
     "open_connection",
     "open_unix_connection",
     "publish",

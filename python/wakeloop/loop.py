@@ -87,6 +87,7 @@ class EventLoop(LoopState):
     process that made it: running it in a forked child raises a RuntimeError.
     """
 
+    __module__ = "wakeloop"
     __slots__ = _NAMES
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:

@@ -73,6 +73,10 @@ class Histogram:
         return cls(tuple(counts), nanos / 1e9, longest / 1e9)
 
 
+# Here, because dataclasses looks up ClassVar in the module of a class.
+Histogram.__module__ = "wakeloop"
+
+
 @dataclasses.dataclass(frozen=True)
 class _Metric:
     """A line of native code's table of metrics."""
@@ -136,6 +140,8 @@ class Snapshot:
 class SlowCallback:
     """A task or callback that took long: an item of `LoopMetrics.last_slow_turns`. Times are in seconds."""
 
+    __module__ = "wakeloop"
+
     #: The names of the task and of its coroutine, of the callback's function, or of the protocol and its transport.
     name: str
     #: How long it took, and how long ago it ended.
@@ -151,6 +157,8 @@ class LoopMetrics(Snapshot):
     Counters begin at zero when the loop is created; `later - earlier` gives those of the time between two snapshots.
     Fields marked as *now* are values of the moment, and stay as they are in a difference. Times are in seconds.
     """
+
+    __module__ = "wakeloop"
 
     #: *Now*: the loop is closed.
     closed: bool = _gauge()
@@ -248,6 +256,8 @@ class WorkerMetrics(_Times):
     moment, and stay as they are in a difference.
     """
 
+    __module__ = "wakeloop"
+
     #: Time the worker was awake, waits for the GIL included.
     busy_seconds: float
     #: Time the worker slept.
@@ -276,6 +286,8 @@ class RuntimeMetrics(_Times):
     Counters begin at zero when the runtime starts; `later - earlier` gives those of the time between two snapshots.
     Fields marked as *now* are values of the moment, and stay as they are in a difference. Times are in seconds.
     """
+
+    __module__ = "wakeloop"
 
     #: *Now*: worker threads, including those that were not needed so far.
     workers: int

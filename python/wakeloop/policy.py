@@ -26,6 +26,7 @@ if HAS_POLICIES:
     class EventLoopPolicy(_Base):
         """asyncio's default policy with wakeloop's event loop. Python 3.16 and later have no policies."""
 
+        __module__ = "wakeloop"
         _loop_factory = EventLoop
 
 

@@ -69,7 +69,7 @@ async def loop_of(port):
 def check(run, variables, *command):
     async def main():
         async with server(variables, *command) as port:
-            assert await loop_of(port) == "wakeloop.loop"
+            assert await loop_of(port) == "wakeloop"
             await raw_load("127.0.0.1", port, total=400, clients=10)
 
     run(main())

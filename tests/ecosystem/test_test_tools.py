@@ -70,7 +70,7 @@ def test_a_kernel_of_jupyter_runs_on_our_loop(installed):  # noqa: F811
     need_installed("ipykernel", "jupyter_client")
     line = [sys.executable, "-Wignore", "-c", KERNEL]
     done = subprocess.run(line, env={**installed, "WAKELOOP": "1"}, capture_output=True, text=True, timeout=80)
-    assert done.stdout == "wakeloop.loop\n", done.stderr
+    assert done.stdout == "wakeloop\n", done.stderr
 
 
 GUARDED = """

@@ -79,7 +79,7 @@ def test_info_prints_build_default_loop_and_whether_children_are_reached(tmp_pat
     assert "asyncio.unix_events._UnixSelectorEventLoop" in found["default"]
     assert found["children"] == "WAKELOOP=1 gives them wakeloop's event loop"
     assert found["GIL"].startswith("off" if FREE_THREADED else "on, as in every ordinary")
-    assert "wakeloop.loop.EventLoop" in facts(command("info", cwd=tmp_path, WAKELOOP="1"))["default"]
+    assert "wakeloop.EventLoop" in facts(command("info", cwd=tmp_path, WAKELOOP="1"))["default"]
 
 
 def test_info_reports_the_loops_of_a_command_and_of_its_children(tmp_path, installed):
@@ -92,7 +92,7 @@ def test_info_reports_the_loops_of_a_command_and_of_its_children(tmp_path, insta
         "    subprocess.run([sys.executable, '-c', code], check=True)\n"
         "    print('done', *sys.argv[1:])\n"
     )
-    theirs, ours = "asyncio.unix_events._UnixSelectorEventLoop", "wakeloop.loop.EventLoop"
+    theirs, ours = "asyncio.unix_events._UnixSelectorEventLoop", "wakeloop.EventLoop"
     for arguments, parent in [(["script.py"], theirs), (["-m", "script"], theirs), (["run", "script.py"], ours)]:
         done = command("info", *arguments, "--option", cwd=tmp_path, **installed)
         assert done.stdout.startswith("wakeloop ") and done.stdout.endswith("done --option\n"), done
@@ -139,7 +139,7 @@ def test_run_reaches_children_that_start_anew(tmp_path, installed):
     (tmp_path / "script.py").write_text(CHILDREN)
     done = command("run", "script.py", cwd=tmp_path, **installed)
     words = ["spawn", "pool", "forkserver", "pool", "fork", "pool", "new"]
-    assert done.stdout.splitlines() == [f"{word} wakeloop.loop" for word in words], done.stderr
+    assert done.stdout.splitlines() == [f"{word} wakeloop" for word in words], done.stderr
 
 
 @pytest.mark.skipif(importlib.util.find_spec("_wakeloop_startup") is not None, reason="wakeloop is installed here")
@@ -175,7 +175,7 @@ def test_an_import_of_wakeloop_leaves_asyncio_its_own_loop(tmp_path, value, opti
 @pytest.mark.parametrize("first", ["asyncio", "wakeloop", "asyncio.subprocess", "importlib.util; importlib.util.find_spec('asyncio')"])
 def test_with_the_variable_asyncio_has_our_loop_whatever_is_imported_first(tmp_path, installed, first):
     done = python("-c", f"import {first}; {KIND}", cwd=tmp_path, **installed, WAKELOOP="1")
-    assert (done.stdout, done.stderr) == ("wakeloop.loop\n", "")
+    assert (done.stdout, done.stderr) == ("wakeloop\n", "")
 
 
 def test_a_process_that_does_not_import_asyncio_imports_nothing_of_ours(tmp_path, installed):
@@ -205,7 +205,7 @@ def test_run_executes_a_script_with_its_arguments(tmp_path):
         "asyncio.run(main())\n"
     )
     done = command("run", "script.py", "one", "--two", cwd=tmp_path)
-    assert done.stdout == "wakeloop.loop one --two\n", done.stderr
+    assert done.stdout == "wakeloop one --two\n", done.stderr
 
 
 def test_run_executes_a_script_that_imports_from_its_own_directory(tmp_path):
@@ -232,7 +232,7 @@ def test_run_executes_a_module_with_its_arguments(tmp_path):
         "asyncio.run(main())\n"
     )
     done = command("run", "-m", "package", "-m", "one", cwd=tmp_path)
-    assert done.stdout == "__main__.py __main__\nwakeloop.loop -m one\n", done.stderr
+    assert done.stdout == "__main__.py __main__\nwakeloop -m one\n", done.stderr
 
 
 def test_run_executes_an_installed_command(tmp_path):
@@ -262,7 +262,7 @@ def test_run_awaits_a_coroutine_function_of_a_module(tmp_path):
     (tmp_path / "app.py").write_text(
         "import asyncio\nasync def main(): print(type(asyncio.get_running_loop()).__module__)\nname = 1\n"
     )
-    assert command("run", "app:main", cwd=tmp_path).stdout == "wakeloop.loop\n"
+    assert command("run", "app:main", cwd=tmp_path).stdout == "wakeloop\n"
     done = command("run", "app:name", cwd=tmp_path)
     assert done.returncode == 2
     assert "app:name is not a coroutine function" in done.stderr

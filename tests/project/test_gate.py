@@ -43,7 +43,7 @@ ERROR tests/test_x.py::test_worse
 
 CONFORMANCE = """
 retries on asyncio, for the baseline: 2 (test_a, test_a)
-loops made: 12 wakeloop.loop.EventLoop
+loops made: 12 wakeloop.EventLoop
 retries: 1; passed only when run again: test_b
   accepted: test_c: asyncio's own class
 regressions against asyncio: 0

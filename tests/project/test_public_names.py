@@ -1,17 +1,25 @@
-"""What `help()` and `inspect` say about every public name."""
+"""The public names: the list in the support policy, and what `help()`, `inspect` and `repr()` say about them."""
 
+import importlib
 import inspect
+import pickle
+import pkgutil
+import re
 
 import pytest
 
 import wakeloop
+from tests.support.pages import DOCS
 
 pytestmark = pytest.mark.native
+
+#: They need packages that are not installed everywhere.
+OPTIONAL = ("wakeloop.gunicorn", "wakeloop.opentelemetry", "wakeloop.prometheus", "wakeloop.testing.hypothesis")
 
 
 def members():
     """The public names, and the public members of the classes."""
-    for name in wakeloop.__all__:
+    for name in [*wakeloop.__all__, "open"]:
         value = getattr(wakeloop, name)
         yield name, value
         if isinstance(value, type):
@@ -53,3 +61,60 @@ def test_native_functions_show_their_parameters():
     assert str(inspect.signature(wakeloop.spawn_blocking)) == "(function, /, *args, **kwargs)"
     assert str(inspect.signature(wakeloop.TcpStream.connect)) == "(host, port, *, timeout=None, limit=65536)"
     assert str(inspect.signature(wakeloop.StreamReader)) == "(limit=65536, loop=None)"
+
+
+# -- the list of the support policy ----------------------------------------------------------------------------------
+
+
+def listed():
+    """The names of each public module, as the support policy has them."""
+    page = (DOCS / "reference" / "support.md").read_text()
+    section = page.split("## Public names")[1].split("\n## ")[0]
+    rows = re.findall(r"^- `(wakeloop[\w.]*)`: ((?:.+\n)(?:  .+\n)*)", section, re.MULTILINE)
+    return {module: re.findall(r"`(\w+)`", names) for module, names in rows}
+
+
+def module(name):
+    return pytest.importorskip(name) if name in OPTIONAL else importlib.import_module(name)
+
+
+@pytest.mark.parametrize("name", listed())
+def test_the_support_policy_lists_what_a_module_exports(name):
+    exported = list(getattr(module(name), "__all__", ()))
+    # Public, but no name for `import *`, because it is that of a built-in function.
+    more = ["open"] if name == "wakeloop" else []
+    assert sorted(listed()[name]) == sorted(exported + more)
+
+
+def test_every_module_without_an_underscore_is_in_the_support_policy():
+    found = {each.name for each in pkgutil.walk_packages(wakeloop.__path__, "wakeloop.", onerror=lambda _: None)}
+    public = {name for name in found if not re.search(r"\._", name)} | {"wakeloop"}
+    # The policy names these as places of what `wakeloop` exports.
+    assert public - {"wakeloop.loop", "wakeloop.metrics", "wakeloop.policy"} == set(listed())
+
+
+def test_import_star_leaves_the_builtin_open_alone():
+    names = {}
+    exec("from wakeloop import *", names)
+    assert "open" not in names and "sleep" in names
+
+
+@pytest.mark.parametrize("name", listed())
+def test_public_classes_show_their_public_module(name):
+    classes = {each: kind for each in listed()[name] if isinstance(kind := getattr(module(name), each), type)}
+    assert {each: kind.__module__ for each, kind in classes.items()} == dict.fromkeys(classes, name)
+
+
+@pytest.mark.parametrize("name", listed())
+def test_public_classes_are_pickled_by_their_public_names(name):
+    kinds = [kind for each in listed()[name] if isinstance(kind := getattr(module(name), each), type)]
+    assert [pickle.loads(pickle.dumps(kind)) for kind in kinds] == kinds
+
+
+def test_snapshots_are_pickled():
+    loop = wakeloop.new_event_loop()
+    metrics = loop.metrics()
+    loop.close()
+    slow = wakeloop.SlowCallback("name", 1.0, 2.0)
+    assert pickle.loads(pickle.dumps((metrics, slow))) == (metrics, slow)
+    assert repr(wakeloop.Histogram) == "<class 'wakeloop.Histogram'>"

@@ -17,7 +17,7 @@ from tests.suites.libraries import HERE
 
 pytestmark = pytest.mark.timeout(300)
 
-OURS = "wakeloop.loop.EventLoop"
+OURS = "wakeloop.EventLoop"
 
 TESTS = """
 import asyncio, ctypes, os, pathlib, sys, time

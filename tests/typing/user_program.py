@@ -160,6 +160,8 @@ async def on_the_loop(loop: wakeloop.EventLoop) -> None:
     between = loop.metrics() - earlier
     delay: wakeloop.Histogram = between.delay
     print(between.turns, between.utilization, delay.percentile(99), delay.max)
+    slow: tuple[wakeloop.SlowCallback, ...] = between.last_slow_turns
+    print([each.name for each in slow])
     loop.slow_turn_duration = 0.1
     loop.reset_metrics()
     server = await loop.create_server(Echo, "127.0.0.1", 0)

@@ -84,6 +84,7 @@ class Recorder:
     All methods may be called from any thread.
     """
 
+    __module__ = "wakeloop"
     __slots__ = ("_native", "_path", "_size", "_slow_turns", "_last_slow_turn", "_signal", "_traces", "_saving")
 
     _native: _core.Recording

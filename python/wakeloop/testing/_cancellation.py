@@ -15,6 +15,8 @@ from ._steps import _place
 class Cancellation:
     """One run, in which one task was cancelled at one await point."""
 
+    __module__ = "wakeloop.testing"
+
     #: The point: the suspensions of all tasks are counted from 1.
     point: int
     #: The name of the task that was cancelled.
@@ -37,6 +39,8 @@ class Cancellation:
 
 class Cancellations(list[Cancellation]):
     """The results of `cancel_everywhere`, one for each await point."""
+
+    __module__ = "wakeloop.testing"
 
     @property
     def failures(self) -> list[Cancellation]:

@@ -26,6 +26,8 @@ class Clock:
     - "real": it flows, `rate` times as fast as real time.
     """
 
+    __module__ = "wakeloop.testing"
+
     def __init__(self, mode: Mode = "auto", *, rate: float = 1.0) -> None:
         if mode not in get_args(Mode):
             raise ValueError(f"a clock is 'auto', 'frozen' or 'real', not {mode!r}")

@@ -27,6 +27,8 @@ from ._state import TestingLoop
 class SimulationWarning(RuntimeWarning):
     """The program leaves the simulation: it does something that takes real time, of which the loop's clock knows nothing."""
 
+    __module__ = "wakeloop.testing"
+
 
 #: The loops that run, by their threads.
 _loops: dict[int, list[TestingLoop]] = {}

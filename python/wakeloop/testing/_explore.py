@@ -28,6 +28,8 @@ _FEW = 8
 class Reordering:
     """A decision that differs from what asyncio does."""
 
+    __module__ = "wakeloop.testing"
+
     decision: Decision
     #: The number of the step that follows the decision, or in which it is made.
     step: int
@@ -45,6 +47,8 @@ class Reordering:
 @dataclasses.dataclass(frozen=True)
 class Failure:
     """A run that failed, shrunk."""
+
+    __module__ = "wakeloop.testing"
 
     #: The seed with which it was found: `testing.run(main, seed=...)` runs it as it was before it was shrunk.
     seed: int
@@ -105,6 +109,8 @@ class Failure:
 @dataclasses.dataclass(frozen=True)
 class Exploration:
     """What `explore` has found."""
+
+    __module__ = "wakeloop.testing"
 
     #: How many runs there were, without those of shrinking.
     runs: int

@@ -83,6 +83,8 @@ class EventLoop(SimulatedIO, TestingLoop):
     - max_steps: a program that runs more steps than that ends with `StepLimit`.
     """
 
+    __module__ = "wakeloop.testing"
+
     # close() must work even if the arguments were refused.
     _ordered: ReadyCallbacks | None = None
     jobs: Jobs | None = None

@@ -23,12 +23,18 @@ class Decision(NamedTuple):
     chosen: int
 
 
+# A named tuple has no other names.
+Decision.__module__ = "wakeloop.testing"
+
+
 class Schedule:
     """Decides what asyncio leaves open, and remembers each decision.
 
     The answer 0 (for `chance` it is False, for `uniform` the lower bound) is what happens without a schedule. A
     subclass overrides `draw`.
     """
+
+    __module__ = "wakeloop.testing"
 
     #: The schedule always gives the default answers, and remembers none of them.
     is_fifo = False
@@ -78,6 +84,8 @@ class Schedule:
 class Fifo(Schedule):
     """asyncio's own order: callbacks run in the order in which they became ready. It makes no decisions."""
 
+    __module__ = "wakeloop.testing"
+
     is_fifo = True
 
     def draw(self, kind: str, count: int, weight: float | None = None) -> int:
@@ -90,6 +98,8 @@ class Fifo(Schedule):
 
 class Seeded(Schedule):
     """Draws every decision from a seed, an int that is not negative. The same seed gives the same decisions."""
+
+    __module__ = "wakeloop.testing"
 
     def __init__(self, seed: int) -> None:
         if isinstance(seed, bool) or not isinstance(seed, int):
@@ -109,6 +119,8 @@ class Seeded(Schedule):
 
 class Replay(Schedule):
     """Repeats decisions: those of an earlier run, or some of them. Beyond their end, the answers are the defaults."""
+
+    __module__ = "wakeloop.testing"
 
     def __init__(self, decisions: Iterable[Decision | int], *, seed: int | None = None) -> None:
         """Takes decisions, or only the numbers that were chosen. `seed` is the one that the decisions came from."""

@@ -41,12 +41,18 @@ class Step(NamedTuple):
         return f"{self.number:>6} {self.time:>12.6f}  {self.who}: {self.what}"
 
 
+# A named tuple has no other names.
+Step.__module__ = "wakeloop.testing"
+
+
 #: A step before its text is made: number, time, who, and the name of a function or a code object with a line.
 _Raw = tuple[int, float, str, Any, int]
 
 
 class StepLog:
     """The steps of a loop: an iterable of `Step`. It keeps the last 100,000 of them."""
+
+    __module__ = "wakeloop.testing"
 
     def __init__(self, limit: int = LIMIT) -> None:
         self._steps: deque[_Raw] = deque(maxlen=limit)

@@ -13,6 +13,8 @@ from ._stream import State, StreamEndpoint
 class Connection:
     """An established stream connection. `Network.connections` returns those that are open."""
 
+    __module__ = "wakeloop.testing.network"
+
     def __init__(self, network: NetworkState, client: StreamEndpoint, server: StreamEndpoint) -> None:
         self._network = network
         self._client = client

@@ -29,6 +29,8 @@ _NAME_ERRORS = frozenset(value for name, value in vars(socket).items() if name.s
 class Fault:
     """One rule of a script: which calls fail or are shortened. Made by `Network.fail` and `Network.shorten`."""
 
+    __module__ = "wakeloop.testing.network"
+
     def __init__(
         self,
         faults: Faults,

@@ -74,6 +74,8 @@ class Host:
     ``network.localhost``.
     """
 
+    __module__ = "wakeloop.testing.network"
+
     def __init__(self, network: NetworkState, name: str, interfaces: list[Interface], *, gateway: bool) -> None:
         self.network = network
         self.name = name

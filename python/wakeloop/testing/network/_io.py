@@ -36,6 +36,7 @@ class SimulatedIO(_Base):
     The loop calls `_attach_network` once, and `_simulated_events` where it polls.
     """
 
+    __module__ = "wakeloop.testing.network"
     __slots__ = ()
 
     #: The simulated network, None for real I/O.

@@ -120,6 +120,8 @@ class Direction(Conditions):
 class Link:
     """The link between two hosts, or of a host with itself."""
 
+    __module__ = "wakeloop.testing.network"
+
     def __init__(self, network: NetworkState, first: Host, second: Host) -> None:
         self._network = network
         self.hosts = (first, second)

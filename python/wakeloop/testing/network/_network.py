@@ -47,6 +47,8 @@ class Network(NetworkState):
     the kernel's buffers of a socket, in bytes. Without `ipv6` there are no sockets and addresses of IPv6.
     """
 
+    __module__ = "wakeloop.testing.network"
+
     def __init__(
         self,
         *,

@@ -17,7 +17,7 @@ from distributed import Client, LocalCluster, Security, wait
 
 ROOT = pathlib.Path(__file__).parents[4]
 EXAMPLES = ROOT / "examples"
-OURS = "wakeloop.loop.EventLoop"
+OURS = "wakeloop.EventLoop"
 
 
 async def loop_name():
@@ -162,7 +162,7 @@ def test_the_program_in_the_readme_computes(tmp_path):
     command = [sys.executable, tmp_path / "program.py"]
     done = subprocess.run(command, env=plain_environment(), capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == ["499500", "wakeloop.loop"]
+    assert done.stdout.split() == ["499500", "wakeloop"]
 
 
 def test_the_example_of_separate_processes_runs_on_wakeloop(tmp_path):
