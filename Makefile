@@ -98,6 +98,10 @@ $(MADE)-test: $(MADE)-demo $(MADE)-lint
 	$(PIP) install $$($(PY) .ci/requirements.py test)
 	@touch $@
 
+$(MADE)-types: $(MADE)-test
+	$(PIP) install $$($(PY) .ci/requirements.py types)
+	@touch $@
+
 $(MADE)-mutants: $(MADE)-test
 	$(PIP) install $$($(PY) .ci/requirements.py mutants)
 	@touch $@
@@ -114,7 +118,7 @@ environment: $(MADE)-lint #- makes .venv, with what `make lint` needs
 
 build: $(MADE)-extension ## builds the release extension into .venv
 
-requirements: $(MADE)-test $(MADE)-docs #- installs what the tests and the documentation need into .venv
+requirements: $(MADE)-test $(MADE)-types $(MADE)-docs #- installs what the tests and the documentation need into .venv
 
 # -- demo and tests ------------------------------------------------------------------------------------------------
 
@@ -166,9 +170,9 @@ LOOP_TESTS := tests/loop tests/transport tests/tls tests/streams tests/queue tes
 test-loop: $(MADE)-extension $(MADE)-test #- runs the Python tests of the loop and its transports, and those with other libraries
 	$(PY) -m pytest $(LOOP_TESTS)
 
-# `make types` and `make guides` run the two files that are left out here.
+# `make types` and `make guides` run the files that are left out here.
 test-others: $(MADE)-extension $(MADE)-test #- runs the other Python tests
-	$(PY) -m pytest $(addprefix --ignore ,$(LOOP_TESTS) tests/project/test_typing.py tests/project/test_guides.py)
+	$(PY) -m pytest $(addprefix --ignore ,$(LOOP_TESTS) tests/project/test_typing.py tests/project/test_pyright.py tests/project/test_guides.py)
 
 conformance-quick: $(MADE)-extension $(MADE)-test ## runs a part of CPython's own asyncio tests, and none of them twice
 	$(PY) -m tests.conformance --quick
@@ -294,8 +298,8 @@ extension: $(MADE)-extension $(MADE)-test #- builds and tests examples/extension
 	CARGO_PROFILE_RELEASE_OPT_LEVEL=0 cargo build --release --quiet --example hello --manifest-path examples/extension/Cargo.toml
 	$(PY) -m pytest -p no:cacheprovider -c examples/extension/pyproject.toml examples/extension
 
-types: $(MADE)-extension $(MADE)-test ## checks types: mypy over the package and its tools, the stubs against the extension
-	$(PY) -m pytest tests/project/test_typing.py
+types: $(MADE)-extension $(MADE)-types ## checks types: mypy over the package and its tools, the stubs against the extension, pyright over programs and pages
+	$(PY) -m pytest tests/project/test_typing.py tests/project/test_pyright.py
 
 # Rust's documentation first: the site has it under rust/.
 docs: $(MADE)-extension $(MADE)-docs ## builds the documentation into docs/_build; a warning is an error
@@ -306,7 +310,7 @@ docs: $(MADE)-extension $(MADE)-docs ## builds the documentation into docs/_buil
 	@test -f docs/_build/rust/wakeloop/index.html && echo 'docs/_build/index.html'
 
 guides: $(MADE)-guides ## runs the code of the documentation's pages, those about other people's packages included
-	$(VENV)/guides/bin/python -m pytest -p no:asyncio -p no:anyio tests/project/test_guides.py
+	$(VENV)/guides/bin/python -m pytest -p no:asyncio -p no:anyio tests/project/test_guides.py tests/project/test_pyright.py
 
 every-guide: $(MADE)-guides #- the same; a package or a program that a page needs and that is missing is a failure
 	$(VENV)/guides/bin/python -m pytest -p no:asyncio -p no:anyio --every-guide tests/project/test_guides.py

@@ -8,6 +8,7 @@ each of them imports this file again before it makes its loop.
 """
 
 import asyncio
+from typing import Any
 
 import wakeloop
 from distributed import Client, LocalCluster
@@ -15,12 +16,12 @@ from distributed import Client, LocalCluster
 wakeloop.install()
 
 
-async def loop_name():
+async def loop_name() -> str:
     loop = asyncio.get_running_loop()
     return f"{type(loop).__module__}.{type(loop).__qualname__}"
 
 
-def collatz(number):
+def collatz(number: int) -> int:
     """Returns how many steps `number` takes to 1."""
     steps = 0
     while number != 1:
@@ -29,14 +30,15 @@ def collatz(number):
     return steps
 
 
-def longest(numbers):
+def longest(numbers: range) -> tuple[int, int]:
     return max((collatz(number), number) for number in numbers)
 
 
-def main():
-    with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster, Client(cluster) as client:
+def main() -> None:
+    with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as cluster, Client(cluster) as client:
         print("scheduler:", client.run_on_scheduler(loop_name))
-        for address, name in client.run(loop_name).items():
+        names: Any = client.run(loop_name)
+        for address, name in names.items():
             print(f"worker {address}: {name}")
         parts = client.map(longest, [range(start, start + 5000) for start in range(1, 100_000, 5000)])
         steps, number = client.submit(max, parts).result()

@@ -6,7 +6,9 @@ left out.
 
 import json
 import sys
+from collections.abc import Iterable, Iterator
 from html import escape
+from typing import Any
 
 WIDTH, LEFT, ROW = 1200, 220, 16
 COLOURS = {
@@ -20,9 +22,9 @@ COLOURS = {
 }
 
 
-def rows(slices):
+def rows(slices: Iterable[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], int]]:
     """The depth of each slice: how many others it is inside of."""
-    ends = []
+    ends: list[float] = []
     for event in sorted(slices, key=lambda event: (event["ts"], -event["dur"])):
         while ends and event["ts"] >= ends[-1] - 0.001:
             ends.pop()
@@ -30,15 +32,16 @@ def rows(slices):
         ends.append(event["ts"] + event["dur"])
 
 
-def draw(trace, start, end):
-    events = trace["traceEvents"]
+def draw(trace: dict[str, Any], start: float, end: float) -> str:
+    events: list[dict[str, Any]] = trace["traceEvents"]
     names = {event["tid"]: event["args"]["name"] for event in events if event["name"] == "thread_name"}
     slices = [event for event in events if event["ph"] == "X"]
-    first = min((event["ts"] for event in slices), default=0.0)
-    last = max((event["ts"] + event["dur"] for event in slices), default=1.0)
+    first: float = min((event["ts"] for event in slices), default=0.0)
+    last: float = max((event["ts"] + event["dur"] for event in slices), default=1.0)
     start, end = first + start * 1000, min(last, first + end * 1000)
     scale = (WIDTH - LEFT) / max(end - start, 0.001)
-    lines, top = [], ROW
+    lines: list[str] = []
+    top = ROW
     for thread, name in names.items():
         depths = 1
         lines.append(f'<text x="4" y="{top + 12}">{escape(name)}</text>')

@@ -35,7 +35,7 @@ def test_the_stubs_say_what_the_extension_module_has():
     )
 
 
-@pytest.mark.parametrize("program", ["user_program.py", "mistakes.py"])
+@pytest.mark.parametrize("program", ["user_program.py", "mistakes.py", "programs"])
 def test_a_users_program_passes_mypy_strict(program):
     code, said = check("mypy", "--config-file=", "--strict", "--warn-unused-ignores", str(HERE / program))
     assert code == 0, f"\n{said}"

@@ -1,6 +1,6 @@
-"""What a user of wakeloop who runs `mypy --strict` writes. Checked by tests/project/test_typing.py, never run.
+"""A program of a user who runs `mypy --strict` or strict pyright. Checked by tests/project/test_typing.py, never run.
 
-Every name of `wakeloop.__all__` is used here, so that nothing public is untyped. `assert_type` says what the
+Every public name of `wakeloop` is used here, so that nothing public is untyped. `assert_type` says what the
 type checker must make of it.
 """
 
@@ -242,7 +242,7 @@ def start() -> None:
     with wakeloop.EventLoopGroup(2) as group:
         assert_type(group.run(many_loops(group)), list[int])
     wakeloop.install()
-    asyncio.set_event_loop_policy(wakeloop.EventLoopPolicy())
+    asyncio.set_event_loop_policy(wakeloop.EventLoopPolicy())  # pyright: ignore[reportDeprecated]
     assert_type(asyncio.run(main()), int)
     assert_type(wakeloop.new_event_loop(), wakeloop.EventLoop)
     loop: asyncio.AbstractEventLoop = Service()
