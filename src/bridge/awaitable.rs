@@ -35,7 +35,7 @@ use crate::capi::coroutine::{self, Step};
 use crate::capi::error::exception;
 use crate::capi::fallible::reserve_operation;
 use crate::capi::imports::imports;
-use crate::capi::methods::{Attribute, Method, TypeSlot};
+use crate::capi::methods::{Attribute, Method};
 use crate::capi::native::{WeakList, native_class};
 use crate::capi::pending::{AsyncCall, Pending, Stage};
 use crate::capi::{Arguments, Exception, Fallible, Raised, Ref, This};
@@ -404,8 +404,8 @@ pub(crate) fn make_type(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
         ])
         .attributes(&[Attribute::read_only(c"_delay", |this: This<'_, Operation>| {
             Some(f64::from(this.state.delay)).filter(|delay| !delay.is_nan())
-        })])
-        .slots(&[TypeSlot::repr(|this: This<'_, Operation>| format!("<wakeloop operation {}>", this.name))])
+        })
+        .doc(c"The seconds of a sleep; None for any other operation.")])
         .build(py)?;
     // For annotations such as `Operation[T]`.
     let generic = py.import(Fallible("types"))?.getattr(Fallible("GenericAlias"))?;

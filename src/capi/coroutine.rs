@@ -431,6 +431,14 @@ fn wait<T: Coroutine>(this: This<'_, T>) -> Result<Ref, Raised> {
     tuple([string(kind)?, target.unwrap_or_else(Ref::none)])
 }
 
+/// The name, and the object that the call is of until it is over: what `wakeloop.tasks()` says, without the addresses.
+fn repr<T: Coroutine>(this: This<'_, T>) -> Result<String, Raised> {
+    let target = if this.is_over() { None } else { this.wait().target };
+    let Some(target) = target else { return Ok(format!("<wakeloop operation {}>", this.name())) };
+    let target = target.repr()?;
+    Ok(format!("<wakeloop operation {} on {}>", this.name(), target.text().unwrap_or_default()))
+}
+
 /// Begins a class of coroutines. The caller adds what else it has, and builds it.
 pub(crate) fn class<'py, T: Coroutine>(full_name: &'static std::ffi::CStr) -> ClassSpec<'py, T> {
     const {
@@ -448,12 +456,14 @@ pub(crate) fn class<'py, T: Coroutine>(full_name: &'static std::ffi::CStr) -> Cl
             Method::beside_slot(
                 c"__await__",
                 await_by_hand,
-                c"Return an iterator to be used in await expression.",
+                c"The operation itself, which is the iterator that `await` steps.",
             ),
         ])
         .attributes(&[
-            Attribute::read_only(c"__qualname__", |this: This<'_, T>| this.name()),
-            Attribute::read_only(c"__name__", |this: This<'_, T>| this.method_name()),
+            Attribute::read_only(c"__qualname__", |this: This<'_, T>| this.name())
+                .doc(c"The name of what was called, with that of its class."),
+            Attribute::read_only(c"__name__", |this: This<'_, T>| this.method_name())
+                .doc(c"The name of what was called."),
             Attribute::read_only(c"cr_await", |this: This<'_, T>| this.waits_for())
                 .doc(c"What it waits for: a future, or an object like a coroutine."),
             Attribute::read_only(c"_wait", wait).doc(c"What its wait is for: one of the kinds of wakeloop.waits, and an object or None."),
@@ -467,6 +477,7 @@ pub(crate) fn class<'py, T: Coroutine>(full_name: &'static std::ffi::CStr) -> Cl
         .slots(&[
             TypeSlot::dealloc(),
             am_send,
+            TypeSlot::repr(repr),
             TypeSlot::next(next),
             TypeSlot::itself(SelfSlot::Iter),
             TypeSlot::itself(SelfSlot::Await),

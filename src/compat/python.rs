@@ -121,6 +121,7 @@ pub(crate) fn defined_class<'py>(py: Python<'py>, module: &str, name: &str) -> P
 /// Makes the type. Called once, by the module's initialisation.
 pub(crate) fn make_type(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
     ClassSpec::<Unpatched>::new(c"wakeloop._core.Unpatched")
+        .doc(c"Tells whether classes and modules still have what their packages defined. `unpatched` makes one.")
         .slots(&[TypeSlot::dealloc(), TypeSlot::call(call)])
         .build(py)
 }

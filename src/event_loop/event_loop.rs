@@ -211,6 +211,7 @@ impl EventLoop {
         self._poller_fd()
     }
 
+    /// How many handles are in the ready queue.
     fn _ready_count(&self) -> Fallible<usize> {
         let _held = self.core.enter();
         Fallible(self.core.ready.len())

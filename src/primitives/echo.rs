@@ -110,11 +110,13 @@ impl EchoServer {
         !self.stopped.load(Ordering::Relaxed)
     }
 
+    /// The server itself. Awaitable.
     fn __aenter__(slf: Bound<'_, Self>) -> PyResult<Bound<'_, PyAny>> {
         let (py, entered) = (slf.py(), slf.unbind());
         Operation::create(py, "__aenter__", async move { Outcome::value(move |_| Ok(entered.into_any())) })
     }
 
+    /// close() and wait_closed(). Awaitable.
     #[pyo3(signature = (*_exception))]
     fn __aexit__<'py>(
         &self,

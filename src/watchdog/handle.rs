@@ -49,10 +49,12 @@ impl Watchdog {
         py.detach(|| self.shared.stop());
     }
 
+    /// The watchdog itself, which runs already.
     fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
         slf
     }
 
+    /// stop().
     #[pyo3(signature = (*_exception))]
     fn __exit__(&self, py: Python<'_>, _exception: Bound<'_, PyTuple>) {
         self.stop(py);

@@ -67,3 +67,38 @@ def test_a_call_cannot_be_used_within_its_own_step(run):
 
     call = None
     run(main())
+
+
+@pytest.mark.native
+def test_the_repr_says_what_was_called_and_of_which_object(run, runtime, tmp_path):
+    path = tmp_path / "file"
+    path.write_bytes(b"")
+
+    async def main():
+        loop, queue, event = asyncio.get_running_loop(), wakeloop.Queue(), wakeloop.Event()
+        server = await wakeloop.start_echo_server("127.0.0.1", 0)
+        address = server.host, server.port
+        reader, writer = await wakeloop.open_connection(*address)
+        with socketpair() as (sock, _):
+            async with server, wakeloop.open(path, "rb") as file, wakeloop.TcpStream.connect(*address) as stream:
+                made = [
+                    (wakeloop.sleep(1), "sleep"),
+                    (queue.get(), f"Queue.get on {queue!r}"),
+                    (event.wait(), f"Event.wait on {event!r}"),
+                    (stream.read(), f"TcpStream.read on {stream!r}"),
+                    (file.read(), f"File.read on {file!r}"),
+                    (loop.sock_recv(sock, 1), f"EventLoop.sock_recv on {sock!r}"),
+                    (reader.read(), f"StreamReader.read on {reader!r}"),
+                ]
+                for awaitable, text in made:
+                    assert repr(awaitable) == f"<wakeloop operation {text}>"
+                    awaitable.close()
+                    assert repr(awaitable) == f"<wakeloop operation {text.partition(' ')[0]}>"
+                waiting = asyncio.create_task(stream.read())
+                await asyncio.sleep(0)
+                assert repr(waiting.get_coro()) == f"<wakeloop operation TcpStream.read on {stream!r}>"
+                waiting.cancel()
+                writer.close()
+                await writer.wait_closed()
+
+    run(main())

@@ -1,5 +1,6 @@
 """Types: the package is strictly typed, its stubs match the extension, and users' programs type-check."""
 
+import ast
 import subprocess
 import sys
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import wakeloop
+from tests.project import stub_docs
 
 pytestmark = [pytest.mark.native, pytest.mark.timeout(180)]
 
@@ -33,6 +35,25 @@ def test_the_stubs_say_what_the_extension_module_has():
         " the same parameter names and defaults, `/` and `*` where the function has them, @final on a class that cannot"
         " be subclassed. A fast method shows its signature if its text begins with `name(parameters)` and an empty line."
     )
+
+
+def stub_entries():
+    return list(stub_docs.entries(ast.parse(stub_docs.STUB.read_text()).body))
+
+
+def test_everything_native_in_the_stub_has_a_text_for_help():
+    entries = stub_entries()
+    assert len(entries) > 300
+    assert [name for name, _, thing in entries if not stub_docs.native_text(thing)] == []
+
+
+def test_the_stub_has_the_texts_that_help_shows():
+    wrong = [
+        name
+        for name, node, thing in stub_entries()
+        if stub_docs.paragraphs(ast.get_docstring(node) or "") != stub_docs.paragraphs(stub_docs.native_text(thing))
+    ]
+    assert wrong == [], "python -m tests.project.stub_docs writes them into the stub"
 
 
 @pytest.mark.parametrize("program", ["user_program.py", "mistakes.py", "programs"])

@@ -162,6 +162,7 @@ impl PyRecording {
         refresh_all();
     }
 
+    /// Whether events are recorded: it was not stopped, and no other recording has taken its place.
     #[getter]
     fn active(&self) -> bool {
         self.recording.is_active()

@@ -208,7 +208,7 @@ pub(crate) const METHODS: &[Method<Core>] = &[
     Method::fast(
         c"sock_accept",
         sock_accept,
-        c"sock_accept(sock)\n\nAccept a connection. Awaitable: returns (socket, address).",
+        c"sock_accept(sock)\n\nWait for a connection to a listening, non-blocking socket. Awaitable: returns (socket, address).",
     ).coroutine(),
     Method::fast(
         c"_sock_connected",

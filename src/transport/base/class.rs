@@ -115,6 +115,7 @@ pub(crate) fn make_class<'py, T: TransportKind>(
     OFFSET.store(size.next_multiple_of(ALIGNMENT), Ordering::Relaxed);
     let bases = T::BASES.iter().copied().map(base).collect::<PyResult<Vec<_>>>()?;
     let mut class = ClassSpec::<T>::new(T::NAME)
+        .doc(T::DOC)
         .bases(py_tuple(py, bases)?)
         .weaklist(T::WEAKLIST)
         .dict(T::DICT)

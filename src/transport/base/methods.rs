@@ -132,7 +132,7 @@ pub(super) fn common<T: TransportKind>() -> [Method<T>; 4] {
         no_args c"is_closing" IsClosing: is_closing::<T>,
             c"True if the transport is closing or closed.";
         fast c"set_protocol" SetProtocol: set_protocol::<T>,
-            c"set_protocol(protocol)\n\nSet a new protocol.";
+            c"set_protocol(protocol)\n\nUse another protocol from now on.";
         no_args c"get_protocol" GetProtocol: |this: This<'_, T>| this.protocol().get(),
             c"The protocol, or None after connection_lost.";
         fast c"get_extra_info" GetExtraInfo: get_extra_info::<T>,

@@ -93,6 +93,8 @@ pub(crate) trait TransportFields: Dealloc {
 pub(crate) trait TransportKind: TransportFields + Traverse + Source {
     /// The name of the class in Python, with its module.
     const NAME: &'static CStr;
+    /// The text for `help()`.
+    const DOC: &'static CStr;
     /// The end of the repr of a closed transport.
     const CLOSED: &str = "";
     /// The asyncio class whose patches it follows.

@@ -28,6 +28,8 @@ use crate::transport::base::watching::polling;
 
 impl TransportKind for Datagram {
     const NAME: &'static CStr = c"wakeloop._core.DatagramTransport";
+    const DOC: &'static CStr =
+        c"The transport of a datagram socket, UDP or Unix. Each sendto() sends one datagram.";
     const REPLACES: Replaced = Replaced::Datagram;
     const BASES: &'static [&'static str] = &["_FlowControlMixin", "DatagramTransport"];
     const DESCRIPTOR: &'static CStr = c"_sock_fd";

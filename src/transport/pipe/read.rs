@@ -53,6 +53,7 @@ native_transport!(ReadPipe, base, protocol, |it| [it.fd_holder.slot()]);
 
 impl TransportKind for ReadPipe {
     const NAME: &'static CStr = c"wakeloop._core.ReadPipeTransport";
+    const DOC: &'static CStr = c"The transport of a pipe, socket or terminal that is only read.";
     const CLOSED: &str = " closed";
     const REPLACES: Replaced = Replaced::ReadPipe;
     const BASES: &'static [&'static str] = &["ReadTransport"];

@@ -59,6 +59,7 @@ native_transport!(WritePipe, base, protocol, |it| [it.fd_holder.slot()]);
 
 impl TransportKind for WritePipe {
     const NAME: &'static CStr = c"wakeloop._core.WritePipeTransport";
+    const DOC: &'static CStr = c"The transport of a pipe, socket or terminal that is only written.";
     const CLOSED: &str = " closed";
     const REPLACES: Replaced = Replaced::WritePipe;
     const MAX_SIZE: Option<i64> = None;

@@ -25,6 +25,7 @@ impl ClientCount {
         ClientCount::default()
     }
 
+    /// How many transports are counted.
     #[getter]
     fn counted(&self) -> usize {
         self.get()

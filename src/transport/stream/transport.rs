@@ -44,6 +44,10 @@ fn has_arrived(readiness: Readiness) -> bool {
 
 impl TransportKind for Stream {
     const NAME: &'static CStr = c"wakeloop._core.StreamTransport";
+    const DOC: &'static CStr = c"The transport of a stream socket: TCP, Unix or a connected pair.
+
+For use in the thread of its loop, as asyncio's transports. Data that does not fit into the socket is kept, and the
+protocol's pause_writing() is called above the high-water mark.";
     const REPLACES: Replaced = Replaced::Socket;
     const BASES: &'static [&'static str] = &["_FlowControlMixin"];
     const DESCRIPTOR: &'static CStr = c"_sock_fd";
@@ -173,6 +177,7 @@ impl TransportKind for Stream {
         Attribute::read_only(Self::OWNER, |this: This<'_, Stream>| -> Result<Option<Ref>, Raised> {
             Ok(this.python_socket(this.py())?)
         })
+        .doc(c"The socket.socket of the connection, made when it is first asked for; None once closed.")
     }
 
     fn is_released(&self) -> bool {

@@ -91,7 +91,8 @@ const ATTRIBUTES: &[Attribute<Writer>] = &[
     slot_attribute!(Writer, c"_protocol", protocol),
     slot_attribute!(Writer, c"_reader", reader),
     slot_attribute!(Writer, c"_loop", event_loop),
-    Attribute::read_only(c"_complete_fut", complete),
+    Attribute::read_only(c"_complete_fut", complete)
+        .doc(c"A future of the loop that is done. asyncio makes one for each writer and does not use it."),
     Attribute::dict(),
 ];
 

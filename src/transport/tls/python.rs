@@ -210,8 +210,8 @@ const ATTRIBUTES: &[Attribute<Connection>] = &[
     mark_attribute!(Connection, c"_outgoing_low_water", |this| this.outgoing.low),
     mark_attribute!(Connection, c"_incoming_high_water", |this| this.incoming.high),
     mark_attribute!(Connection, c"_incoming_low_water", |this| this.incoming.low),
-    // The value is "native" or "sslobject".
-    Attribute::read_only(c"engine", |this: This<'_, Connection>| this.engine().map(Engine::name)),
+    Attribute::read_only(c"engine", |this: This<'_, Connection>| this.engine().map(Engine::name))
+        .doc(c"What encrypts: 'native' or 'sslobject'; None before the handshake begins."),
 ];
 
 // -- output without a read or write of the connection --------------------------------------------------

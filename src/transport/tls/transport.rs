@@ -131,6 +131,7 @@ pub(crate) fn make_type(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
     OFFSET.store(size.next_multiple_of(align_of::<Fields>()), Ordering::Relaxed);
     // SAFETY: zeroed memory is an empty slot.
     unsafe { ClassSpec::<Fields>::new(c"wakeloop._core.SSLTransport").derivable() }
+        .doc(c"The transport that the protocol of a TLS connection writes to.")
         .methods(METHODS)
         .object_member(c"_connection", field!(Fields, connection))
         .bases(py_tuple(py, [base])?)
