@@ -14,6 +14,7 @@ from sphinx import addnodes
 from sphinx.util import logging
 
 import wakeloop
+from wakeloop import metrics
 
 PACKAGE = Path(wakeloop.__file__).parent
 STUBS = (PACKAGE / "_core.pyi", PACKAGE / "_net" / "streams.py")
@@ -70,6 +71,11 @@ def setup(app):
             kind_of = attributes.get(signature.get("fullname"))
             if kind_of is not None and ":" not in signature.astext():
                 signature += addnodes.desc_annotation("", "", nodes.Text(f": {kind_of}"))
+
+    # autodoc reads the comments on attributes in the source of the module that a class names.
+    for kind in vars(metrics).values():
+        if isinstance(kind, type) and kind.__module__ == "wakeloop":
+            kind.__module__ = metrics.__name__
 
     app.connect("autodoc-process-signature", from_stub)
     app.connect("autodoc-process-docstring", plain_text)
