@@ -7,7 +7,6 @@
 
 from __future__ import annotations
 
-import importlib as _importlib
 import os as _os
 import sys as _sys
 from typing import TYPE_CHECKING as _TYPE_CHECKING
@@ -19,6 +18,7 @@ if "WAKELOOP_GIL" in _os.environ:
 
 from . import _first_import
 from . import _core
+from . import _lazy
 from ._core import (
     EchoServer,
     Event,
@@ -30,17 +30,14 @@ from ._core import (
     TcpListener,
     TcpStream,
     UdpSocket,
+    Watchdog,
     __version__,
     configure,
     sleep,
     spawn_blocking,
     start_echo_server,
 )
-from ._asyncio.queues import QueueShutDown
-from ._files import open as open
-from ._files.text import TextFile
-from ._group import EventLoopGroup
-from ._group.servers import GroupServer
+from ._loop import settings as _settings
 from ._net.streams import (
     StreamReader,
     StreamReaderProtocol,
@@ -50,17 +47,26 @@ from ._net.streams import (
     start_server,
     start_unix_server,
 )
-from ._observe.exposition import metrics_text
-from ._observe.publish import publish
-from ._observe.record import Recorder, record
-from ._observe.record import start_at_import as _record_at_import
-from ._observe.tasks import tasks, track_waits
-from ._observe.watchdog import Watchdog, watchdog
 from .loop import EventLoop, new_event_loop, run
-from .metrics import Histogram, LoopMetrics, RuntimeMetrics, SlowCallback, WorkerMetrics, runtime_metrics
 from .policy import HAS_POLICIES as _HAS_POLICIES
 from .policy import install
 from .policy import install_if_asked as _install_if_asked
+
+if _TYPE_CHECKING:
+    from . import fs as fs
+    from . import metrics as metrics
+    from . import testing as testing
+    from ._asyncio.queues import QueueShutDown
+    from ._files import open as open
+    from ._files.text import TextFile
+    from ._group import EventLoopGroup
+    from ._group.servers import GroupServer
+    from ._observe.exposition import metrics_text
+    from ._observe.publish import publish
+    from ._observe.record import Recorder, record
+    from ._observe.tasks import tasks, track_waits
+    from ._observe.watchdog import watchdog
+    from .metrics import Histogram, LoopMetrics, RuntimeMetrics, SlowCallback, WorkerMetrics, runtime_metrics
 
 # Without `open`, which is public too: `import *` must not replace the built-in function.
 __all__ = [
@@ -116,20 +122,48 @@ if _HAS_POLICIES:
     __all__ += ["EventLoopPolicy"]
 
 
+#: The public names that are loaded on first use, each with the module that defines it.
+_LAZY = {
+    "EventLoopGroup": "_group",
+    "GroupServer": "_group.servers",
+    "Histogram": "metrics",
+    "LoopMetrics": "metrics",
+    "QueueShutDown": "_asyncio.queues",
+    "Recorder": "_observe.record",
+    "RuntimeMetrics": "metrics",
+    "SlowCallback": "metrics",
+    "TextFile": "_files.text",
+    "WorkerMetrics": "metrics",
+    "metrics_text": "_observe.exposition",
+    "open": "_files",
+    "publish": "_observe.publish",
+    "record": "_observe.record",
+    "runtime_metrics": "metrics",
+    "tasks": "_observe.tasks",
+    "track_waits": "_observe.tasks",
+    "watchdog": "_observe.watchdog",
+}
+#: The public modules that are.
+_MODULES = ("fs", "metrics", "testing")
+
+
 def __getattr__(name: str) -> _Any:
-    # Loaded on first use.
-    if name in ("fs", "testing"):
-        return _importlib.import_module(f"wakeloop.{name}")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name in _MODULES:
+        return _lazy.load(name)
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(_lazy.load(_LAZY[name]), name)
+    return value
 
 
-if _TYPE_CHECKING:
-    from . import fs as fs
-    from . import testing as testing
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LAZY, *_MODULES})
+
 
 _core._init_c_caller()
 if _first_import.IS_FIRST:
     _os.register_at_fork(before=_core._forking, after_in_child=_core._forked)
 _first_import.note(_sys.modules[__name__])
 _install_if_asked()
-_record_at_import()
+if _settings.asked_at_import("WAKELOOP_RECORD"):
+    _lazy.load("_observe.record").start_at_import()

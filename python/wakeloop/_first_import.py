@@ -25,7 +25,15 @@ def _restore(package: types.ModuleType) -> None:
         if path not in sys.modules or module is _first_core:
             sys.modules[path] = module
             setattr(parent, name, module)
+        if sys.modules[path] is module:
             _restore(module)
+
+
+def restore() -> None:
+    """Puts the modules of all copies of the package where an import finds them."""
+    for package in _packages:
+        if package.__name__ in sys.modules:
+            _restore(package)
 
 
 #: The namespaces of the package, one for each import so far.
@@ -42,5 +50,4 @@ def note(package: types.ModuleType) -> None:
     _core._packages = _packages
 
 
-for _package in _packages:
-    _restore(_package)
+restore()

@@ -9,14 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from . import _files
-from ._asyncio import compat, parameters, queues
+from . import _lazy
+from ._asyncio import compat, parameters
 from ._loop import debug, fallbacks, inheritance, reports
 from ._net import sockets
-from ._observe import record, slow
+from ._observe import slow
 
-#: The names, what they stand for, the arguments, and when native code calls it.
-TABLE: dict[str, tuple[Callable[..., Any], str, str]] = {
+#: The names, what they stand for, the arguments, and when native code calls it. A text is the place of what is loaded
+#: when it is first asked for.
+TABLE: dict[str, tuple[Callable[..., Any] | str, str, str]] = {
     # -- once in a process
     "probe_c_caller": (compat.probe_c_caller, "stub", "The package is loaded."),
     "default_loop": (fallbacks.default_loop, "", "A StreamReader is made without a loop."),
@@ -34,7 +35,7 @@ TABLE: dict[str, tuple[Callable[..., Any], str, str]] = {
     "new_gate": (fallbacks.new_gate, "", "A thread cancels a handle that runs."),
     "keep_slow": (slow.keep_slow, "loop, nanos, work, slow", "A callback took long."),
     "slow_turn": (slow.slow_turn, "loop, seconds, work, unreported", "A turn took long, and is to be logged."),
-    "slow_turn_recorded": (record.slow_turn_recorded, "", "A turn took long while the flight recorder runs."),
+    "slow_turn_recorded": ("_observe.record.slow_turn_recorded", "", "A turn took long while the flight recorder runs."),
     # -- debug mode
     "check_callback": (debug.check_callback, "loop, callback, method, check_thread", "A callback is scheduled."),
     "caller_stack": (debug.caller_stack, "", "A handle is made."),
@@ -61,8 +62,8 @@ TABLE: dict[str, tuple[Callable[..., Any], str, str]] = {
     "accepted_socket": (sockets.accepted_socket, "listener, fd", "A connection was accepted, with a hook or a log."),
     "closed_socket": (sockets.closed_socket, "family, kind", "A closed transport is asked for its socket."),
     "StreamSocket": (sockets.StreamSocket, "sock, transport", "get_extra_info('socket') of a stream."),
-    "send_from_file": (_files.send_from_file, "file, transport, offset, count, fallback", "File.sendfile()."),
-    "QueueShutDown": (queues.QueueShutDown, "", "The queue was shut down. The class is raised."),
+    "send_from_file": ("_files.send_from_file", "file, transport, offset, count, fallback", "File.sendfile()."),
+    "QueueShutDown": ("_asyncio.queues.QueueShutDown", "", "The queue was shut down. The class is raised."),
     # -- reports: errors that asyncio gives to the loop's exception handler, to a future or to the log
     "callback_failed": (reports.callback_failed, "loop, handle, exception", "A callback has raised."),
     "bare_callback_failed": (
@@ -117,4 +118,13 @@ TABLE: dict[str, tuple[Callable[..., Any], str, str]] = {
     ),
 }
 
-globals().update({name: function for name, (function, _, _) in TABLE.items()})
+globals().update({name: function for name, (function, _, _) in TABLE.items() if not isinstance(function, str)})
+
+
+def __getattr__(name: str) -> Any:
+    place = TABLE[name][0] if name in TABLE else None
+    if not isinstance(place, str):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module, _, attribute = place.rpartition(".")
+    value = globals()[name] = getattr(_lazy.load(module), attribute)
+    return value

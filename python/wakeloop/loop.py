@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import inspect
 import selectors
 import socket
 import sys
@@ -20,15 +19,17 @@ import time
 import weakref
 from typing import TYPE_CHECKING, Any, Callable, Coroutine, Self, TypeVar, TypeVarTuple, Unpack
 
-from . import _core
+from . import _core, _lazy
 from ._asyncio import BaseEventLoop, BaseTransport, base_events, compat, constants, events, selector_events
 from ._loop import LoopState, children, inheritance, settings, stepping
 from ._loop.executor import is_pythons
 from ._loop.selector import SelectorFacade
 from ._loop.wakeup import Loan
 from ._net import connections, pipes, sendfile, sockets, tls
-from ._observe import publish, record, registry, watchdog
-from .metrics import LoopMetrics, SlowCallback
+from ._observe import registry
+
+if TYPE_CHECKING:
+    from .metrics import LoopMetrics
 
 __all__ = ("EventLoop", "new_event_loop", "run")
 
@@ -92,9 +93,10 @@ class EventLoop(LoopState):
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         # A wrong setting is an error here, before anything is made.
-        if settings.read():
+        if given := settings.read():
             tls.check_engine()
-            record.start_if_asked()
+            if given["WAKELOOP_RECORD"] is not None:
+                _lazy.load("_observe.record").start_if_asked()
         return super().__new__(cls, *args, **kwargs)
 
     def __init__(self, selector: selectors.BaseSelector | None = None) -> None:
@@ -113,8 +115,8 @@ class EventLoop(LoopState):
         if given and (limit := given["WAKELOOP_SLOW_TURN"]) is not None:
             self.slow_turn_duration = limit
         registry.add(self)
-        if publish.wanted or (given and given["WAKELOOP_PUBLISH"]):
-            publish.publish_new(self)
+        if registry.publishes_new or (given and given["WAKELOOP_PUBLISH"]):
+            _lazy.load("_observe.publish").publish_new(self)
 
     def __repr__(self) -> str:
         text = super().__repr__()
@@ -128,16 +130,18 @@ class EventLoop(LoopState):
         It takes some microseconds, and some nanoseconds more per open transport. Any thread may call it, also after the
         loop was closed.
         """
+        metrics = _lazy.load("metrics")
         queue: Any = getattr(self._default_executor, "_work_queue", None)
         now = time.monotonic()
-        slow = [SlowCallback(name, took, now - ended) for ended, took, name in self._slow_turns.copy()]
+        slow = [metrics.SlowCallback(name, took, now - ended) for ended, took, name in self._slow_turns.copy()]
         added = {
             "closed": self.is_closed(),
             "running": self.is_running(),
             "last_slow_turns": tuple(reversed(slow)),
             "executor_queued": queue.qsize() if hasattr(queue, "qsize") else 0,
         }
-        return LoopMetrics._from_native(self._metrics() | added)
+        result: LoopMetrics = metrics.LoopMetrics._from_native(self._metrics() | added)
+        return result
 
     def reset_metrics(self) -> None:
         """Empty the histograms of `metrics()`, their maxima included. Counters and times go on.
@@ -192,8 +196,10 @@ class EventLoop(LoopState):
         return (was_patched or self._was_patched) and self._look_for_patches()
 
     def _run_turns(self) -> None:
-        if watchdog.unasked:
-            watchdog.start_if_asked()
+        if settings.watchdog_unasked:
+            settings.watchdog_unasked = False
+            if settings.setting("WAKELOOP_WATCHDOG") is not None:
+                _lazy.load("_observe.watchdog").start_if_asked()
         if not stepping.has_own_turn(self, _turns):
             self._run()
             return
@@ -507,7 +513,7 @@ class EventLoop(LoopState):
                 raise
             return transport, protocol
 
-        create_connection.__signature__ = inspect.signature(BaseEventLoop.create_connection)
+        create_connection.__signature__ = connections.SIGNATURE
 
     def _connects_itself(self) -> bool:
         """Is everything unpatched that asyncio would call to make a plain connection?"""

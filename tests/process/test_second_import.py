@@ -88,6 +88,20 @@ print(importlib.reload(third) is third, third.EventLoop is wakeloop.EventLoop)
     assert check(body, tmp_path) == "False True True\nNone\nTrue\nTrue True\nTrue True\n"
 
 
+def test_a_module_that_one_copy_loads_late_is_that_of_the_other(tmp_path):
+    body = """
+with mock.patch.dict(sys.modules):
+    second = import_again()
+    late = second.Histogram, second.open, second.Recorder
+    assert "metrics" not in vars(wakeloop)
+assert "wakeloop.metrics" not in sys.modules
+loop = new_loop()
+print(type(loop.metrics().delay) is late[0], (wakeloop.Histogram, wakeloop.open, wakeloop.Recorder) == late)
+loop.close()
+"""
+    assert check(body, tmp_path) == "True True\n"
+
+
 def test_a_child_forked_after_a_second_import_can_run_a_loop(tmp_path):
     body = """
 second = import_again()

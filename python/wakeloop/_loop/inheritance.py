@@ -68,6 +68,14 @@ def _first(classes: Iterable[type], name: str) -> Any:
     return next((vars(kind)[name] for kind in classes if name in vars(kind)), _MISSING)
 
 
+def _values(classes: Iterable[type]) -> dict[str, Any]:
+    """The value of each name in the first of these classes that defines it."""
+    found: dict[str, Any] = {}
+    for kind in reversed(list(classes)):
+        found.update(vars(kind))
+    return found
+
+
 def _is_known(value: Any) -> bool:
     """Whether asyncio or wakeloop have defined a function. (`__module__` would be wrong: functools.wraps copies it.)"""
     if not isinstance(value, types.FunctionType):
@@ -82,20 +90,15 @@ class Inheritance:
         split = kind.__mro__.index(SelectorEventLoop)
         self._kind = kind
         self._asyncios = kind.__mro__[split:-1]
-        names = dict.fromkeys(name for owner in self._asyncios for name in vars(owner) if not name.startswith("__"))
-        values = {name: _first(self._asyncios, name) for name in names}
+        values, ours = _values(self._asyncios), _values(kind.__mro__[:split])
         #: asyncio's methods, each with its code. A patch that is older than this is none of them.
         self._originals = {
             name: (value, value.__code__) if _is_known(value) else (None, None)
             for name, value in values.items()
-            if callable(value)
+            if callable(value) and not name.startswith("__")
         }
         #: Our methods that hide one of asyncio's.
-        self._natives = {
-            name: native
-            for name in self._originals.keys() - _COOPERATIVE
-            if (native := _first(kind.__mro__[:split], name)) is not _MISSING
-        }
+        self._natives = {name: ours[name] for name in self._originals.keys() & ours.keys() - _COOPERATIVE}
         self._own = {name: vars(kind).get(name, _MISSING) for name in self._natives}
         self._calls = {name: self._called_by(name) for name in self._natives.keys() - _ALIKE}
         relevant = self._natives.keys() | set[str]().union(*self._calls.values())

@@ -6,6 +6,7 @@ none.
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from .. import _core
@@ -13,6 +14,8 @@ from .. import _core
 #: The values by the names of the variables. Empty if no variable is set.
 given: dict[str, Any] = {}
 _was_read = False
+#: Has the environment still to be asked for a watchdog in this process?
+watchdog_unasked = True
 
 
 def read() -> dict[str, Any]:
@@ -25,3 +28,19 @@ def read() -> dict[str, Any]:
 def setting(name: str) -> Any:
     """Return what a variable was set to when a loop was last made, or what it is set to now if none was."""
     return (given if _was_read else read()).get(name)
+
+
+def asked_at_import(name: str) -> bool:
+    """Read all variables, and return whether this one is set. What is wrong with one, the first loop raises."""
+    try:
+        return read().get(name) is not None
+    except ValueError:
+        return False
+
+
+def _forked() -> None:
+    global watchdog_unasked
+    watchdog_unasked = True
+
+
+os.register_at_fork(after_in_child=_forked)

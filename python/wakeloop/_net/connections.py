@@ -17,7 +17,9 @@ from .._asyncio import BaseEventLoop, base_events
 # The native core connects to numeric hosts and ports, and supports only these options.
 _PLAIN_OPTIONS = frozenset({"family", "proto", "flags"})
 _PLAIN_PROTOCOLS = (0, socket.IPPROTO_TCP, socket.IPPROTO_UDP)
-_KNOWN_OPTIONS = frozenset(inspect.signature(BaseEventLoop.create_connection).parameters)
+#: The signature of asyncio's method.
+SIGNATURE = inspect.signature(BaseEventLoop.create_connection)
+_KNOWN_OPTIONS = frozenset(SIGNATURE.parameters)
 
 
 def is_plain(options: dict[str, Any]) -> bool:

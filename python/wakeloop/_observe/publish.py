@@ -14,8 +14,6 @@ from typing import Any
 from .. import _core
 from . import registry
 
-#: Loops are published as soon as they are made, because the program has called `publish()`.
-wanted = False
 #: The process that has made a page.
 _owner = 0
 
@@ -30,11 +28,10 @@ def publish() -> None:
     At most 16 loops are published at a time. Any thread may call this, more than once too. Raises OSError if the
     system cannot make the page, and NotImplementedError on other systems than Linux.
     """
-    global wanted
     if sys.platform != "linux":
         raise NotImplementedError("wakeloop.publish() needs Linux")
     _make_page()
-    wanted = True
+    registry.publishes_new = True
     for name, loop in registry.open_loops().items():
         _add(loop, name)
 

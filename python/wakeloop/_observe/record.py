@@ -249,9 +249,8 @@ def slow_turn_recorded() -> None:
 
 
 def start_at_import() -> None:
-    """Start the recorder if the environment asks for it. What is wrong with that, the first loop raises."""
+    """Start the recorder, for which the environment asks. What is wrong with that, the first loop raises."""
     with contextlib.suppress(ValueError):
-        settings.read()
         start_if_asked()
 
 

@@ -10,6 +10,8 @@ from typing import Any
 
 _loops: dict[int, tuple[weakref.ref[Any], str]] = {}
 _numbers = itertools.count()
+#: Loops are published as soon as they are made, because the program has called `publish()`.
+publishes_new = False
 
 
 def add(loop: Any) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import atexit
 import math
-import os
 import warnings
 from typing import TYPE_CHECKING
 
@@ -22,9 +21,6 @@ __all__ = ("Watchdog", "watchdog")
 Watchdog = _core.Watchdog
 
 _VARIABLE = "WAKELOOP_WATCHDOG"
-
-#: Has the environment still to be asked in this process?
-unasked = True
 
 
 def watchdog(limit: float | str = 0.1, *, file: FileDescriptorLike | None = None) -> Watchdog:
@@ -43,10 +39,9 @@ def watchdog(limit: float | str = 0.1, *, file: FileDescriptorLike | None = None
     Raises TypeError or ValueError if ``limit`` is no positive time, OSError if ``file`` is not open, and RuntimeError if
     the system has no thread left.
     """
-    global unasked
     fd = file if file is None or isinstance(file, int) else file.fileno()
     started = _core.start_watchdog(_seconds(limit), fd)
-    unasked = False
+    settings.watchdog_unasked = False
     # Once, however often a watchdog is started.
     atexit.unregister(_core.stop_watchdog)
     atexit.register(_core.stop_watchdog)
@@ -69,8 +64,6 @@ def _seconds(limit: float | str) -> float:
 
 def start_if_asked() -> None:
     """Start a watchdog if the environment asks for it. A loop calls this when it first runs in a process."""
-    global unasked
-    unasked = False
     limit = settings.setting(_VARIABLE)
     if limit is None or limit == math.inf:
         return
@@ -78,11 +71,3 @@ def start_if_asked() -> None:
         watchdog(limit)
     except RuntimeError as error:
         warnings.warn(f"{_VARIABLE}: {error}", RuntimeWarning, stacklevel=2)
-
-
-def _forked() -> None:
-    global unasked
-    unasked = True
-
-
-os.register_at_fork(after_in_child=_forked)
