@@ -12,5 +12,9 @@ fn main() {
         let compiler = compiler.split(" (").next().unwrap_or_default();
         let (profile, target) = (variable("PROFILE"), variable("TARGET"));
         println!("cargo::rustc-env=WAKELOOP_BUILD={profile} for {target} by {compiler}");
+        // Python writes a pre-release in another way than Cargo (PEP 440): 0.2.0a1 for 0.2.0-alpha.1.
+        let version = variable("CARGO_PKG_VERSION");
+        let version = version.replace("-alpha.", "a").replace("-beta.", "b").replace("-rc.", "rc");
+        println!("cargo::rustc-env=WAKELOOP_VERSION={version}");
     }
 }

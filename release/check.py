@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .address import ROOT, Address, changed
+from .version import as_python, python_version
 
 HEADING = re.compile(r"^## \[(?P<version>[^\]]+)\] - (?P<date>\S+)$", re.MULTILINE)
 
@@ -53,11 +54,11 @@ def is_date(text: str) -> bool:
 
 
 def locked_version(lock: str) -> str:
-    return next(str(crate["version"]) for crate in tomllib.loads(lock)["package"] if crate["name"] == "wakeloop")
+    return next(as_python(crate["version"]) for crate in tomllib.loads(lock)["package"] if crate["name"] == "wakeloop")
 
 
 def problems_with_version(manifest: str, lock: str, changelog: str, tags: Iterable[str]) -> Iterator[str]:
-    version = tomllib.loads(manifest)["package"]["version"]
+    version = python_version(manifest)
     if locked_version(lock) != version:
         yield f"Cargo.toml has version {version}, Cargo.lock has {locked_version(lock)}: run `cargo check`"
     if not (known := sections(changelog)):

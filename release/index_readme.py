@@ -11,10 +11,10 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 
 from .address import ROOT, Address
+from .version import python_version
 
 #: A link or picture of Markdown, or the source of one of HTML; the target is relative.
 LINK = re.compile(
@@ -42,7 +42,7 @@ def main() -> int:
     readme = ROOT / "README.md"
     before = readme.read_bytes()
     address = Address.read((ROOT / "pyproject.toml").read_text())
-    version = tomllib.loads((ROOT / "Cargo.toml").read_text())["package"]["version"]
+    version = python_version((ROOT / "Cargo.toml").read_text())
     try:
         readme.write_text(with_absolute_links(before.decode(), address, f"v{version}"))
         return subprocess.run(sys.argv[1:], check=False).returncode

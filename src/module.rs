@@ -232,7 +232,7 @@ pub(crate) fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     py.get_type::<accept::Listener>();
     primitives::add_to(module)?;
     module.add_function(wrap_pyfunction!(demo, module)?)?;
-    module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    module.add("__version__", env!("WAKELOOP_VERSION"))?;
     module.add("__build__", env!("WAKELOOP_BUILD"))?;
     module.add_function(wrap_pyfunction!(stream::create::make_stream, module)?)?;
     module.add_function(wrap_pyfunction!(send_file::send_file, module)?)?;
