@@ -28,7 +28,7 @@ CAN_EMBED = $(PY) -c 'import sys, pathlib, sysconfig as s; v = s.get_config_var;
 	sys.exit(not (pathlib.Path(v("LIBDIR")) / v("LDLIBRARY")).exists())'
 
 .DEFAULT_GOAL := help
-.PHONY: help tools environment build requirements demo docs guides every-guide test test-rust test-rust-with-python test-python test-loop test-others conformance-quick measure nightly nightly-report loom mutants mutants-python shuttle miri sanitize sanitize-threads other-systems debug-python debug-tests bench-echo conformance conformance-modes conformance-3.14 conformance-matrix conformance-summed ecosystem extension lint check-free-threaded types soak stress-loops stress-loops-sanitized fuzz fuzz-coverage determinism testing-peers bench bench-3.14 bench-3.15 bench-quick results bench-instructions bench-shares bench-workers bench-primitives bench-files bench-queues bench-bulk bench-runtime wheels check-wheels sdist check-sdist check-arm64 licenses deny workflows address release-check clean
+.PHONY: help tools environment build requirements demo docs guides every-guide test test-rust test-rust-with-python test-python test-loop test-others conformance-quick measure nightly nightly-report loom mutants mutants-python shuttle miri sanitize sanitize-threads other-systems debug-python debug-tests bench-echo conformance conformance-modes conformance-3.14 conformance-matrix conformance-summed ecosystem extension lint check-free-threaded types soak stress-loops stress-loops-sanitized fuzz fuzz-coverage determinism testing-peers bench bench-3.14 bench-3.15 bench-quick results bench-instructions bench-shares bench-workers bench-primitives bench-files bench-queues bench-bulk bench-runtime wheels wheels-macos check-wheels sdist check-sdist check-arm64 licenses deny workflows address release-check clean
 
 help: ## lists the main targets
 	@awk -F ':.*## ' '/^[a-z0-9.-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -426,8 +426,11 @@ WHEEL_SYSTEMS ?= x86_64-unknown-linux-gnu aarch64-unknown-linux-gnu x86_64-unkno
 # for, so none of them has to be installed.
 # README.md is the index's page, where links have to be absolute.
 INDEX_README = $(PY) -m release.index_readme
-WHEEL_TAG = $(if $(findstring musl,$1),musllinux_1_2,manylinux_2_17)
-BUILD_WHEELS = $(INDEX_README) maturin build --release --strip --locked --zig --target $1 --compatibility $(call WHEEL_TAG,$1) \
+WHEEL_TAG = $(if $(findstring darwin,$1),,--compatibility $(if $(findstring musl,$1),musllinux_1_2,manylinux_2_17))
+# These wheels can be built, and no test of ours has run with them: see docs/releasing.md.
+MAC_SYSTEMS := aarch64-apple-darwin x86_64-apple-darwin
+export MACOSX_DEPLOYMENT_TARGET ?= 11.0
+BUILD_WHEELS = $(INDEX_README) maturin build --release --strip --locked --zig --target $1 $(call WHEEL_TAG,$1) \
 	$(WHEEL_PYTHONS:%=--interpreter python%) $(FREE_THREADED:%=--interpreter python%) --out $(DIST)
 # With these, two builds of a commit in the same directory are the same, byte for byte: see docs/releasing.md.
 REPRODUCIBLE = SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) RUSTFLAGS='--remap-path-prefix=$(abspath .)=/wakeloop \
@@ -437,6 +440,9 @@ ON_PATH = PATH="$(abspath $(VENV))/bin:$$PATH"
 wheels: $(MADE)-wheels #- builds a wheel for each of WHEEL_PYTHONS and FREE_THREADED on each of WHEEL_SYSTEMS into dist
 	rustup target add $(WHEEL_SYSTEMS)
 	$(foreach system,$(WHEEL_SYSTEMS),$(ON_PATH) $(REPRODUCIBLE) $(call BUILD_WHEELS,$(system)) &&) true
+
+wheels-macos: #- builds the wheels for macOS, and checks them as far as Linux can; nothing is run
+	$(MAKE) wheels check-wheels WHEEL_SYSTEMS='$(MAC_SYSTEMS)' DIST='$(DIST)/macos'
 
 check-wheels: $(MADE)-wheels #- audits the wheels in dist, and runs the smoke test with those that can run here
 	$(PY) -m release.check_wheels $(DIST) --pythons $(WHEEL_PYTHONS) $(FREE_THREADED) --systems $(WHEEL_SYSTEMS)

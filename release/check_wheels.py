@@ -4,7 +4,7 @@
 
 Each wheel must hold the package's files and nothing else, match its record, be stripped, be no larger than LIMIT, keep
 no path of the machine that built it, and need no newer system than its tag says: auditwheel checks that for glibc; for
-musl it must need nothing but libc. twine checks the metadata. The smoke test (tests/smoke.py) runs for each interpreter
+musl it must need nothing but libc. Of a wheel for macOS, the kind of processor is checked, and nothing is run. twine checks the metadata. The smoke test (tests/smoke.py) runs for each interpreter
 `python3.x` on the path.
 """
 
@@ -18,6 +18,7 @@ import io
 import platform
 import re
 import shutil
+import struct
 import subprocess
 import sys
 import tempfile
@@ -34,8 +35,12 @@ STARTUP = ROOT / "python" / "startup"
 #: What a wheel may weigh, in bytes.
 LIMIT = 1_572_864
 
-#: The platform tag that auditwheel must find for each target.
-TAGS = {"gnu": "manylinux_2_17", "musl": "musllinux_1_2"}
+#: The platform tag that auditwheel must find for each target. For macOS it is what maturin gives.
+TAGS = {"gnu": "manylinux_2_17", "musl": "musllinux_1_2", "darwin": "macosx_11_0"}
+
+#: The number of a 64-bit Mach-O file, and those of its processors by their names in a tag.
+MACH_O = 0xFEEDFACF
+MACH_PROCESSORS = {"arm64": 0x0100000C, "x86_64": 0x01000007}
 
 LICENSES = ("LICENSE", "THIRD-PARTY-LICENSES.txt")
 
@@ -60,9 +65,19 @@ class Wheel:
         return self.path.stem.split("-")[4].split(".")
 
     def suits(self, python: str, system: str) -> bool:
-        architecture, _, libc = system.split("-")[0], *system.split("-")[1:3]
-        tag = f"{TAGS[system.rpartition('-')[2]]}_{architecture}"
-        return self.python == python and tag in self.platforms
+        architecture, _, kind = system.partition("-")[0], *system.rpartition("-")[1:]
+        if kind == "darwin":
+            architecture = architecture.replace("aarch64", "arm64")
+        return self.python == python and f"{TAGS[kind]}_{architecture}" in self.platforms
+
+    @property
+    def is_for_macos(self) -> bool:
+        return self.platforms[-1].startswith("macosx")
+
+    @property
+    def architecture(self) -> str:
+        """The processor in its tag, whose parts before are a name and two numbers."""
+        return self.platforms[-1].split("_", 3)[3]
 
 
 def expected_files(wheel: Wheel) -> tuple[set[str], str]:
@@ -73,8 +88,8 @@ def expected_files(wheel: Wheel) -> tuple[set[str], str]:
     names = ("METADATA", "WHEEL", "RECORD", "entry_points.txt", "sboms/wakeloop.cyclonedx.json")
     metadata = {f"{info}/{name}" for name in names}
     libc = "musl" if "musllinux" in wheel.path.name else "gnu"
-    architecture = wheel.platforms[-1].split("_", 3)[3]
-    module = f"wakeloop/_core.cpython-{wheel.python.replace('.', '')}-{architecture}-linux-{libc}.so"
+    system = "darwin" if wheel.is_for_macos else f"{wheel.architecture}-linux-{libc}"
+    module = f"wakeloop/_core.cpython-{wheel.python.replace('.', '')}-{system}.so"
     startup = {f"wakeloop-{wheel.version}.data/{path.relative_to(STARTUP)}" for path in STARTUP.glob("platlib/*.p*")}
     return package | startup | metadata | {f"{info}/licenses/{name}" for name in LICENSES}, module
 
@@ -137,6 +152,9 @@ def problems_with_audit(wheel: Wheel) -> Iterator[str]:
 def problems_with_extension(wheel: Wheel) -> Iterator[str]:
     with tempfile.TemporaryDirectory() as directory, zipfile.ZipFile(wheel.path) as archive:
         module = archive.extract(expected_files(wheel)[1], directory)
+        if wheel.is_for_macos:
+            yield from problems_with_mach_o(Path(module).read_bytes(), wheel.architecture)
+            return
         _, sections = run("readelf", "--sections", "--wide", module)
         if ".symtab" in sections or ".debug_info" in sections:
             yield "the extension module is not stripped"
@@ -151,6 +169,13 @@ def problems_with_extension(wheel: Wheel) -> Iterator[str]:
         allowed = {f"{kind}_{module}" for kind in ("PyInit", "PyModExport") for module in ("_core", "_with_gil")}
         if "PyInit__core" not in exported or not set(exported) <= allowed:
             yield f"the extension module exports {exported}"
+
+
+def problems_with_mach_o(data: bytes, architecture: str) -> Iterator[str]:
+    if struct.unpack_from("<II", data.ljust(8)) != (MACH_O, MACH_PROCESSORS[architecture]):
+        yield f"the extension module is not one of macOS on {architecture}"
+    if b"PyInit__core" not in data:
+        yield "the extension module does not export PyInit__core"
 
 
 def problems(wheel: Wheel) -> Iterator[str]:

@@ -7,13 +7,15 @@ import pathlib
 import re
 import shutil
 import stat
+import struct
 import subprocess
 import sys
 import zipfile
 
 import pytest
 
-from release import address, check, check_wheels, index_readme
+import wakeloop
+from release import address, check, check_wheels, index_readme, version
 
 pytestmark = pytest.mark.native
 
@@ -60,6 +62,18 @@ def test_a_release_whose_version_changelog_and_tag_agree_has_no_problems():
 def test_a_release_whose_version_changelog_or_tag_disagree_has_a_problem(change, problem):
     (found,) = version_problems(**change)
     assert problem in found
+
+
+@pytest.mark.parametrize(
+    ("cargo", "python"),
+    [("0.2.0", "0.2.0"), ("0.2.0-alpha.1", "0.2.0a1"), ("1.0.0-beta.12", "1.0.0b12"), ("1.0.0-rc.2", "1.0.0rc2")],
+)
+def test_a_pre_release_is_written_as_cargo_and_as_python_have_it(cargo, python):
+    manifest, lock = MANIFEST.format(version=cargo), LOCK.format(version=cargo)
+    changelog = CHANGELOG.replace("0.2.0", python).format(date="2026-12-01")
+    assert list(check.problems_with_version(manifest, lock, changelog, [f"v{python}"])) == []
+    (problem,) = check.problems_with_version(manifest, lock, changelog, ["v0.3.0"])
+    assert problem == f"the tag is v0.3.0, the version is {python}"
 
 
 def test_this_checkout_names_one_version():
@@ -228,6 +242,8 @@ def make_wheel(directory, name=NAME, leave_out=(), files_instead=None):
         (NAME, "3.13", "aarch64-unknown-linux-gnu"),
         ("wakeloop-1.2.3-cp311-cp311-musllinux_1_2_x86_64.whl", "3.11", "x86_64-unknown-linux-musl"),
         ("wakeloop-1.2.3-cp314-cp314t-musllinux_1_2_x86_64.whl", "3.14t", "x86_64-unknown-linux-musl"),
+        ("wakeloop-1.2.3-cp313-cp313-macosx_11_0_arm64.whl", "3.13", "aarch64-apple-darwin"),
+        ("wakeloop-1.2.3-cp311-cp311-macosx_11_0_x86_64.whl", "3.11", "x86_64-apple-darwin"),
     ],
 )
 def test_a_wheel_with_all_that_belongs_in_it_has_no_problems(tmp_path, name, python, system):
@@ -270,6 +286,18 @@ def test_a_wheel_whose_record_is_wrong_has_a_problem(tmp_path):
     assert found == ["wakeloop-1.2.3.dist-info/METADATA is not as RECORD has it"]
 
 
+@pytest.mark.parametrize(
+    ("processor", "number"), [("arm64", 0x0100000C), ("x86_64", 0x01000007)], ids=["arm64", "x86_64"]
+)
+def test_an_extension_of_macos_is_for_the_processor_of_its_wheel(processor, number):
+    module = struct.pack("<II", 0xFEEDFACF, number) + b"_PyInit__core"
+    other = {"arm64": "x86_64", "x86_64": "arm64"}[processor]
+    assert list(check_wheels.problems_with_mach_o(module, processor)) == []
+    for wrong, architecture in (module, other), (b"\x7fELF_PyInit__core", processor), (b"", processor):
+        found = list(check_wheels.problems_with_mach_o(wrong, architecture))
+        assert f"the extension module is not one of macOS on {architecture}" in found
+
+
 def test_a_wheel_above_the_limit_has_a_problem(tmp_path, monkeypatch):
     wheel = make_wheel(tmp_path)
     monkeypatch.setattr(check_wheels, "LIMIT", wheel.path.stat().st_size - 1)
@@ -277,6 +305,10 @@ def test_a_wheel_above_the_limit_has_a_problem(tmp_path, monkeypatch):
     monkeypatch.setattr(check_wheels, "problems_with_audit", lambda wheel: [])
     (found,) = check_wheels.problems(wheel)
     assert "the limit is" in found
+
+
+def test_the_package_has_the_version_of_the_checkout():
+    assert wakeloop.__version__ == version.python_version((ROOT / "Cargo.toml").read_text())
 
 
 def test_the_smoke_test_passes():
