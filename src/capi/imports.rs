@@ -1,9 +1,11 @@
 //! Names and objects of Python that the hot path needs, looked up once at import.
 
+use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::PyType;
+use pyo3::types::{PyString, PyType};
 
-use super::fallible::{self, Fallible};
+use super::fallible::{self, Fallible, string};
+use super::inspect::clear_error;
 use super::object::Ref;
 use super::once::Once;
 use super::raised::Raised;
@@ -170,5 +172,16 @@ pub(crate) fn imports() -> &'static Imports {
 
 /// A function of `wakeloop._support`, where the cold paths live in Python.
 pub(crate) fn support<'py>(py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyAny>> {
-    py.import(Fallible("wakeloop._support"))?.getattr(Fallible(name))
+    let module = string("wakeloop._support")?;
+    // SAFETY: a live string. The result is an owned reference, or null: with an error, or without a module.
+    let imported = unsafe { Ref::from_owned(ffi::PyImport_GetModule(module.as_ptr())) };
+    match imported {
+        // An import looks whether another thread is importing it, which costs ten times as much.
+        Some(imported) => imported.bind(py),
+        None => {
+            clear_error();
+            py.import(module.bind(py).cast_into::<PyString>()?)?.into_any()
+        }
+    }
+    .getattr(Fallible(name))
 }
