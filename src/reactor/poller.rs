@@ -4,12 +4,12 @@ use std::fmt;
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsRawFd, RawFd};
 
+use mio::Waker;
 use mio::unix::SourceFd;
 
-use super::{Event, Interest, Readiness, Token, Wait, Waker, sys};
-
-/// The token of the poller's own descriptors. Users never see events with it.
-pub(super) const INTERNAL: mio::Token = mio::Token(usize::MAX);
+use super::readiness::{Event, INTERNAL, Interest, Readiness, Token};
+use super::sys;
+use super::wait::Wait;
 
 /// Waits for readiness on registered file descriptors.
 pub struct Poller {

@@ -3,6 +3,9 @@
 use std::fmt;
 use std::ops::{BitOr, BitOrAssign};
 
+/// The token of the poller's own descriptors. Users never see events with it.
+pub(super) const INTERNAL: mio::Token = mio::Token(usize::MAX);
+
 /// The caller's name for a registration; comes back with each of its events.
 ///
 /// `usize::MAX` is taken by the poller itself and refused at registration.

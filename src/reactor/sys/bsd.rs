@@ -5,8 +5,9 @@ use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 use std::time::Duration;
 
-use super::super::{Interest, Wait};
-use super::{check, timeout};
+use super::super::readiness::Interest;
+use super::super::wait::Wait;
+use super::common::{check, timeout};
 
 pub(in super::super) fn set_level(
     poll: RawFd,

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use mio::unix::SourceFd;
 
-use super::super::{Interest, Wait};
-use super::super::poller::INTERNAL;
-use super::{check, timeout};
+use super::super::readiness::{INTERNAL, Interest};
+use super::super::wait::Wait;
+use super::common::{check, timeout};
 
 pub(in super::super) fn set_level(
     poll: RawFd,

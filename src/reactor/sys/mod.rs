@@ -14,10 +14,7 @@
 //! - `may_be_cut(flags)`: whether a read of a Unix socket with these `msg_flags` may have ended before the data
 //!   did.
 
-use std::io;
-use std::time::Duration;
-
-use super::Wait;
+mod common;
 
 cfg_select! {
     any(target_os = "linux", target_os = "android") => {
@@ -29,19 +26,5 @@ cfg_select! {
         mod bsd;
         pub use bsd::Alarm;
         pub(super) use bsd::{Precision, add_exclusive, may_be_cut, set_level};
-    }
-}
-
-/// Converts the usual result of a system call: -1 means that errno has the error.
-fn check(result: libc::c_int) -> io::Result<libc::c_int> {
-    if result == -1 { Err(io::Error::last_os_error()) } else { Ok(result) }
-}
-
-/// A wait as mio's poll has it.
-fn timeout(wait: Wait) -> Option<Duration> {
-    match wait {
-        Wait::Not => Some(Duration::ZERO),
-        Wait::Until { left, .. } => Some(left),
-        Wait::Forever => None,
     }
 }
