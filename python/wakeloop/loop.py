@@ -198,6 +198,9 @@ class EventLoop(LoopState):
     def _run_turns(self) -> None:
         if settings.watchdog_unasked:
             settings.watchdog_unasked = False
+            # metrics() is asked for when descriptors run out. Then it is too late to open the file of a module.
+            with contextlib.suppress(ImportError, OSError):
+                _lazy.load("metrics")
             if settings.setting("WAKELOOP_WATCHDOG") is not None:
                 _lazy.load("_observe.watchdog").start_if_asked()
         if not stepping.has_own_turn(self, _turns):

@@ -20,6 +20,12 @@ PROGRAM = """
         used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (used + extra, resource.RLIM_INFINITY))
 
+    async def others_sleep():
+        # The C library ends the process if a thread begins when there is no memory.
+        others = [path for path in os.listdir("/proc/self/task") if int(path) != os.getpid()]
+        while not all(open(f"/proc/self/task/{path}/stat").read().rpartition(") ")[2][0] == "S" for path in others):
+            await asyncio.sleep(0.001)
+
     def started(make, *arguments):
         kept = []
         def start():
@@ -31,6 +37,7 @@ PROGRAM = """
     async def main():
         loop = asyncio.get_running_loop()
         await wakeloop.spawn_blocking(int)
+        await others_sleep()
         near, far = socket.socketpair()
         near.setblocking(False)
         transport, _ = await loop.create_connection(asyncio.Protocol, sock=near)

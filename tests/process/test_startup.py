@@ -48,7 +48,7 @@ def test_the_import_loads_no_more_than_a_loop_needs():
     assert found - LOADED <= {"__future__"}, "modules of the standard library that asyncio has not loaded"
 
 
-def test_a_loop_runs_and_ends_without_more_modules():
+def test_a_loop_runs_and_ends_with_one_more_module():
     body = """
 import wakeloop
 async def main():
@@ -61,7 +61,33 @@ async def main():
     await server.wait_closed()
 wakeloop.run(main())
 """
-    assert {name for name in loaded(body) if name.startswith("wakeloop")} == LOADED
+    assert {name for name in loaded(body) if name.startswith("wakeloop")} == LOADED | {"wakeloop.metrics"}
+
+
+@pytest.mark.parametrize("moment", ["before the run", "in the run"])
+def test_a_process_without_a_free_descriptor_runs_a_loop_and_one_that_runs_has_metrics(moment):
+    body = f"""
+import os, resource
+moment = {moment!r}
+def use_all():
+    resource.setrlimit(resource.RLIMIT_NOFILE, (50, 50))
+    while True:
+        try:
+            os.open(os.devnull, os.O_RDONLY)
+        except OSError:
+            return
+async def main():
+    if moment == "in the run":
+        use_all()
+        assert asyncio.get_running_loop().metrics().turns > 0
+loop = wakeloop.new_event_loop()
+assert "wakeloop.metrics" not in sys.modules
+if moment == "before the run":
+    use_all()
+loop.run_until_complete(main())
+os._exit(0)
+"""
+    check("import sys\n" + body)
 
 
 def test_every_public_name_is_there_before_it_is_loaded():
