@@ -6,15 +6,19 @@ import random
 import socket
 import threading
 import time
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any
 
 import pytest
 import wakeloop
 import wakeloop_example as example
 
+Run = Callable[[Coroutine[Any, Any, Any]], Any]
+
 
 @pytest.fixture(params=[asyncio.SelectorEventLoop, wakeloop.new_event_loop], ids=["asyncio", "wakeloop"])
-def run(request):
-    def run(coroutine):
+def run(request: pytest.FixtureRequest) -> Iterator[Run]:
+    def run(coroutine: Coroutine[Any, Any, Any]) -> Any:
         with asyncio.Runner(loop_factory=request.param) as runner:
             return runner.run(coroutine)
 
@@ -25,8 +29,8 @@ def run(request):
     assert example.alive() == 0
 
 
-def test_a_result_comes_back(run):
-    async def main():
+def test_a_result_comes_back(run: Run) -> None:
+    async def main() -> None:
         assert await example.double_after(0.001, 21) == 42
         results = await asyncio.gather(*(example.double_after(random.uniform(0, 0.05), n) for n in range(1000)))
         assert results == [2 * n for n in range(1000)]
@@ -34,8 +38,8 @@ def test_a_result_comes_back(run):
     run(main())
 
 
-def test_cancelling_the_task_drops_the_future(run):
-    async def main():
+def test_cancelling_the_task_drops_the_future(run: Run) -> None:
+    async def main() -> None:
         tasks = [asyncio.ensure_future(example.double_after(60, 1)) for _ in range(100)]
         while example.alive() < 100:
             await asyncio.sleep(0.001)
@@ -50,8 +54,8 @@ def test_cancelling_the_task_drops_the_future(run):
     run(main())
 
 
-def test_a_future_that_is_never_awaited_never_starts(run):
-    async def main():
+def test_a_future_that_is_never_awaited_never_starts(run: Run) -> None:
+    async def main() -> None:
         with pytest.warns(RuntimeWarning, match="never awaited"):
             example.double_after(60, 1)
         await asyncio.sleep(0.01)
@@ -60,8 +64,8 @@ def test_a_future_that_is_never_awaited_never_starts(run):
     run(main())
 
 
-def test_errors_and_panics_are_exceptions(run):
-    async def main():
+def test_errors_and_panics_are_exceptions(run: Run) -> None:
+    async def main() -> None:
         with pytest.raises(ValueError, match="no luck"):
             await example.fail("no luck")
         with pytest.raises(example.RuntimePanic, match="at the disco"):
@@ -75,11 +79,11 @@ def test_errors_and_panics_are_exceptions(run):
     run(main())
 
 
-def test_a_socket_of_the_runtime_is_read(run):
+def test_a_socket_of_the_runtime_is_read(run: Run) -> None:
     data = os.urandom(1_000_000)
     with socket.create_server(("127.0.0.1", 0)) as server:
 
-        def serve():
+        def serve() -> None:
             connection, _ = server.accept()
             with connection:
                 connection.sendall(data)
@@ -87,22 +91,23 @@ def test_a_socket_of_the_runtime_is_read(run):
         thread = threading.Thread(target=serve)
         thread.start()
 
-        async def main():
-            return await example.count_bytes(*server.getsockname())
+        async def main() -> int:
+            received: int = await example.count_bytes(*server.getsockname())
+            return received
 
         assert run(main()) == len(data)
         thread.join()
 
 
-def test_rust_awaits_python(run):
-    async def answer(seconds):
+def test_rust_awaits_python(run: Run) -> None:
+    async def answer(seconds: float) -> str:
         await asyncio.sleep(seconds)
         return "answer"
 
-    async def failing():
+    async def failing() -> None:
         raise LookupError("lost")
 
-    async def main():
+    async def main() -> None:
         assert await example.relay(answer(0.001), 10) == "answer"
         assert await example.relay(asyncio.ensure_future(answer(0)), 10) == "answer"
         assert await example.relay(wakeloop.sleep(0.001, "slept"), 10) == "slept"
@@ -114,8 +119,8 @@ def test_rust_awaits_python(run):
     run(main())
 
 
-def test_a_python_task_that_rust_gives_up_is_cancelled(run):
-    async def main():
+def test_a_python_task_that_rust_gives_up_is_cancelled(run: Run) -> None:
+    async def main() -> None:
         slow = asyncio.ensure_future(asyncio.sleep(60))
         with pytest.raises(ValueError, match="too slow"):
             await example.relay(slow, 0.01)
@@ -125,8 +130,8 @@ def test_a_python_task_that_rust_gives_up_is_cancelled(run):
     run(main())
 
 
-def test_both_copies_of_the_runtime_in_one_program(run):
-    async def main():
+def test_both_copies_of_the_runtime_in_one_program(run: Run) -> None:
+    async def main() -> None:
         await asyncio.gather(*(wakeloop.sleep(0.01) for _ in range(100)), *(example.double_after(0.01, n) for n in range(100)))
 
     run(main())
