@@ -115,6 +115,11 @@ class EventLoop(LoopState):
         if given and (limit := given["WAKELOOP_SLOW_TURN"]) is not None:
             self.slow_turn_duration = limit
         registry.add(self)
+        if settings.metrics_unloaded:
+            settings.metrics_unloaded = False
+            # They are asked for when descriptors run out. Then it is too late to open the file of a module.
+            with contextlib.suppress(ImportError, OSError):
+                _lazy.load("metrics")
         if registry.publishes_new or (given and given["WAKELOOP_PUBLISH"]):
             _lazy.load("_observe.publish").publish_new(self)
 
@@ -198,9 +203,6 @@ class EventLoop(LoopState):
     def _run_turns(self) -> None:
         if settings.watchdog_unasked:
             settings.watchdog_unasked = False
-            # metrics() is asked for when descriptors run out. Then it is too late to open the file of a module.
-            with contextlib.suppress(ImportError, OSError):
-                _lazy.load("metrics")
             if settings.setting("WAKELOOP_WATCHDOG") is not None:
                 _lazy.load("_observe.watchdog").start_if_asked()
         if not stepping.has_own_turn(self, _turns):

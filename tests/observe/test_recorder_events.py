@@ -160,6 +160,28 @@ def test_reads_and_writes_of_datagrams_pipes_and_sockets_have_their_sizes(run, p
         assert seen["send", size] == seen["receive", size] == 1, (size, seen)
 
 
+def test_a_datagram_that_goes_through_the_programs_own_socket_has_its_size(run, path):
+    """So it does while an audit hook wants to see the sends, and for an address that Python has to understand."""
+
+    async def main():
+        loop, received = asyncio.get_running_loop(), asyncio.get_running_loop().create_future()
+
+        class Receiver(asyncio.DatagramProtocol):
+            def datagram_received(self, data, addr):
+                received.set_result(data)
+
+        far, _ = await loop.create_datagram_endpoint(Receiver, ("127.0.0.1", 0))
+        near, _ = await loop.create_datagram_endpoint(asyncio.DatagramProtocol, local_addr=("127.0.0.1", 0))
+        near.sendto(bytes(105), ("localhost", far.get_extra_info("sockname")[1]))
+        assert len(await received) == 105
+        near.close()
+        far.close()
+        await asyncio.sleep(0)
+
+    trace = record(path, run, main())
+    assert [event["args"].get("bytes") for event in trace.find("send")] == [105]
+
+
 def test_a_protocol_on_tls_is_named(run, path, tls, tls_engine):
     async def main():
         near, far = await secure_pair(tls, far=Echo)

@@ -80,8 +80,8 @@ async def main():
     if moment == "in the run":
         use_all()
         assert asyncio.get_running_loop().metrics().turns > 0
-loop = wakeloop.new_event_loop()
 assert "wakeloop.metrics" not in sys.modules
+loop = wakeloop.new_event_loop()
 if moment == "before the run":
     use_all()
 loop.run_until_complete(main())

@@ -16,6 +16,8 @@ given: dict[str, Any] = {}
 _was_read = False
 #: Has the environment still to be asked for a watchdog in this process?
 watchdog_unasked = True
+#: No loop has been made so far.
+metrics_unloaded = True
 
 
 def read() -> dict[str, Any]:

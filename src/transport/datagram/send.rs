@@ -274,8 +274,10 @@ fn send_now(this: This<'_, Datagram>, data: &[u8], target: &Target) -> Sent {
         Target::Peer => with_socket(fd, |socket| socket.send_with_flags(data, SEND_FLAGS)),
         Target::Address(peer) => with_socket(fd, |socket| socket.send_to_with_flags(data, peer, SEND_FLAGS)),
         Target::Python(address) => {
-            return bytes_from(data)
-                .map_or(Sent::Broken, |bytes| send_by_python(this, &bytes, address.as_ref()));
+            let sent =
+                bytes_from(data).map_or(Sent::Broken, |bytes| send_by_python(this, &bytes, address.as_ref()));
+            recorder.sent(fd, || if matches!(sent, Sent::Some(_)) { 0 } else { data.len() });
+            return sent;
         }
     };
     recorder.sent(fd, || data.len() - sent.as_ref().unwrap_or(&0));
