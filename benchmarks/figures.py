@@ -146,7 +146,7 @@ def ratio_and_range(ratio: Range) -> str:
 
 
 class Figures:
-    """What the comments of a page may ask for."""
+    """The figures that the comments of a page may ask for."""
 
     def __init__(self) -> None:
         self.pages = all_results()

@@ -58,7 +58,7 @@ class Copy:
     file: str
     before: str
     after: str
-    #: What is between them: `{0.repository}` and `{0.documentation}` are the address's.
+    #: The text between them: `{0.repository}` and `{0.documentation}` are the address's.
     url: str
 
     def of(self, address: Address, text: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import tomllib
 
-#: What Cargo calls the kinds of pre-releases, and Python.
+#: Cargo's names of the kinds of pre-releases, and Python's.
 KINDS = {"alpha": "a", "beta": "b", "rc": "rc"}
 
 

@@ -20,7 +20,7 @@ PACKAGE = Path(wakeloop.__file__).parent
 STUBS = (PACKAGE / "_core.pyi", PACKAGE / "_net" / "streams.py")
 TLS = "ssl_handshake_timeout: float | None = None, ssl_shutdown_timeout: float | None = None"
 CONNECTED = "Callable[[StreamReader, StreamWriter], Awaitable[None] | None]"
-#: What is inherited from asyncio, and documented here.
+#: Inherited from asyncio, and documented here.
 INHERITED = {
     "EventLoop.create_unix_connection": (
         "(protocol_factory: Callable[[], asyncio.BaseProtocol], path: str | None = None, *, ssl: bool | ssl.SSLContext | None"

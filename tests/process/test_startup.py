@@ -1,4 +1,4 @@
-"""Modules that `import wakeloop` loads, and those that it loads on first use. It counts modules, and measures no time."""
+"""Modules that `import wakeloop` loads, and those that it loads on first use. Counts modules, not time."""
 
 import pytest
 

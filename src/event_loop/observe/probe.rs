@@ -1,12 +1,11 @@
-//! The hooks of the kernel: where a run, a turn, a poll, a batch of callbacks or an event begins or ends, the kernel calls
-//! one of these functions, and names nothing else that observes.
+//! The hooks of the kernel: where a run, a turn, a poll, a batch of callbacks or an event begins or ends, the kernel
+//! calls one of these functions, and names nothing else that observes.
 
-use super::super::core::Core;
-use super::super::core::Entry;
 use super::super::core::fd_table::descriptor;
 use super::super::core::probe::heartbeat::{Heartbeat, NOBODY};
 use super::super::core::probe::metrics::Counters;
 pub(in crate::event_loop) use super::super::core::probe::turn_meter::{Batch, Laps};
+use super::super::core::{Core, Entry};
 use super::{publish, recording, slow};
 use crate::capi::error::{undisturbed, unless_raised};
 use crate::capi::future::is_done;
@@ -135,8 +134,8 @@ pub(in crate::event_loop) fn leaves_gil(core: &Core) -> &'static Heartbeat {
     heartbeat
 }
 
-/// The loop has polled without the GIL from `start` to `end`, and has the GIL again. If it `has_waited`, nothing had been
-/// ready before.
+/// The loop has polled without the GIL from `start` to `end`, and has the GIL again. If it `has_waited`, nothing had
+/// been ready before.
 #[inline(always)]
 pub(in crate::event_loop) fn has_gil_again(core: &Core, start: u64, end: u64, back: u64, has_waited: bool) {
     let (counters, meter, waited) = (&core.probe.counters, &core.probe.meter, back - end);
