@@ -1,6 +1,7 @@
 """A testing loop with a simulated network: its steps, its deadlocks, its list of sockets, and files on the network."""
 
 import asyncio
+import io
 import os
 
 import pytest
@@ -115,6 +116,36 @@ def test_sendfile_sends_a_file_over_the_network(tmp_path):
             sent = asyncio.create_task(asyncio.get_running_loop().sendfile(it.writer.transport, file, 10, 250_000))
             assert await it.server_reader.readexactly(250_000) == path.read_bytes()[10:250_010]
             assert await sent == 250_000
+
+    connected(hosts(), main)
+
+
+def test_sendfile_does_not_resume_a_protocol_that_was_not_paused(tmp_path):
+    """asyncio's fallback for transports without a system call does, if its last write fills the buffer."""
+    path = tmp_path / "file"
+    path.write_bytes(bytes(491_520))
+
+    async def main(it):
+        it.writer.transport.set_write_buffer_limits(high=10_000)
+
+        async def send():
+            with open(path, "rb") as file:
+                assert await asyncio.get_running_loop().sendfile(it.writer.transport, file) == 491_520
+            it.writer.close()
+
+        sending = asyncio.create_task(send())
+        assert await it.server_reader.read() == bytes(491_520)
+        await sending
+
+    for seed in (None, 1, 2):
+        connected(hosts(latency=0.01, send_buffer=20_000, receive_buffer=20_000), main, seed=seed)
+
+
+def test_sock_sendfile_refuses_what_is_no_file_as_the_kernel_does():
+    async def main(it):
+        sock = it.writer.get_extra_info("socket")._sock
+        with pytest.raises(asyncio.SendfileNotAvailableError, match="not a regular file"):
+            await asyncio.get_running_loop().sock_sendfile(sock, io.BytesIO(b"hello"), fallback=False)
 
     connected(hosts(), main)
 

@@ -111,6 +111,52 @@ def test_a_socket_that_is_dropped_closes_its_connection():
     testing.run(main, network=Network())
 
 
+@pytest.mark.parametrize("make_network", [lambda: None, Network])
+def test_messages_are_received_as_from_the_kernel(make_network):
+    async def main():
+        loop, got = asyncio.get_running_loop(), []
+        with socket.socket() as listener, socket.socket() as sock:
+            listener.bind(("127.0.0.1", 0))
+            listener.listen()
+            for each in listener, sock:
+                each.setblocking(False)
+            await loop.sock_connect(sock, listener.getsockname())
+            peer, _ = await loop.sock_accept(listener)
+            with peer:
+                await loop.sock_sendall(sock, b"a stream of bytes")
+                await asyncio.sleep(0.01)
+                got += [peer.recvmsg(3), peer.recvmsg(2, 0, socket.MSG_PEEK)]
+                rooms = [bytearray(2), bytearray(20)]
+                got += [peer.recvmsg_into(rooms), rooms]
+                with pytest.raises(BlockingIOError):
+                    peer.recvmsg(1)
+        with socket.socket(type=socket.SOCK_DGRAM) as receiver, socket.socket(type=socket.SOCK_DGRAM) as sender:
+            for each in receiver, sender:
+                each.bind(("127.0.0.1", 0))
+                each.setblocking(False)
+            # It joins the network when it is given to the loop.
+            first = asyncio.create_task(loop.sock_recvfrom(receiver, 8))
+            await asyncio.sleep(0.01)
+            for _ in range(3):
+                await loop.sock_sendto(sender, b"datagram", receiver.getsockname())
+            assert await first == (b"datagram", sender.getsockname())
+            await asyncio.sleep(0.01)
+            for size in 8, 4:
+                *message, flags, address = receiver.recvmsg(size)
+                got.append((message, bool(flags & socket.MSG_TRUNC)))
+                assert address == sender.getsockname()
+        return got
+
+    assert testing.run(main, network=make_network()) == [
+        (b"a s", [], 0, None),
+        (b"tr", [], 0, None),
+        (14, [], 0, None),
+        [b"tr", bytearray(b"eam of bytes").ljust(20, b"\0")],
+        ([b"datagram", []], False),
+        ([b"data", []], True),
+    ]
+
+
 def test_a_pair_of_real_sockets_stays_real():
     async def main():
         loop = asyncio.get_running_loop()

@@ -2,6 +2,7 @@
 
 import asyncio
 import collections
+import contextlib
 import gc
 import itertools
 import os
@@ -17,6 +18,7 @@ from tests.support import differential
 from tests.testing.asyncio_clock import EventLoop as AsyncioLoop
 from tests.testing.real_time import EventLoop as RealTime
 from wakeloop import testing
+from wakeloop.testing.network import Network
 
 pytestmark = pytest.mark.native
 
@@ -252,6 +254,118 @@ def test_a_real_connection_keeps_the_order_of_its_calls_under_every_seed(seed):
     # The task that has waited for the connection is independent of what the protocol is told.
     assert [call for call in calls if call != "connected"] == ["made", "data", "lost"]
     assert calls.index("made") < calls.index("connected")
+
+
+def test_a_callback_runs_before_a_task_that_the_same_step_wakes_after_it():
+    """asyncio's transports pass connection_made to call_soon, and then wake the task that waits for the connection."""
+
+    async def main():
+        loop, seen = asyncio.get_running_loop(), []
+        future, others = loop.create_future(), []
+
+        async def waiter():
+            await future
+            seen.append("woken")
+
+        async def new():
+            seen.append("started")
+
+        async def other():
+            for _ in range(3):
+                await asyncio.sleep(0)
+
+        woken = asyncio.create_task(waiter())
+        others += [asyncio.create_task(other()) for _ in range(3)]
+        await asyncio.sleep(1)
+        others += [asyncio.create_task(other()) for _ in range(3)]
+        loop.call_soon(seen.append, "first")
+        loop.call_soon(seen.append, "second")
+        future.set_result(None)
+        started = asyncio.create_task(new())
+        await asyncio.sleep(0)
+        seen.append("yielded")
+        await asyncio.gather(woken, started, *others)
+        return seen
+
+    orders = set()
+    for seed in range(50):
+        seen = testing.run(main, seed=seed)
+        assert seen[:2] == ["first", "second"]
+        orders.add(tuple(seen[2:]))
+    # The tasks are independent of each other.
+    assert orders == set(itertools.permutations(["woken", "started", "yielded"]))
+
+
+def test_a_callback_and_a_task_that_different_steps_make_ready_come_in_both_orders():
+    async def main():
+        loop, seen = asyncio.get_running_loop(), []
+        future = loop.create_future()
+
+        async def waiter():
+            await future
+            seen.append("woken")
+
+        async def call():
+            loop.call_soon(seen.append, "called")
+
+        async def wake():
+            future.set_result(None)
+
+        await asyncio.gather(waiter(), call(), wake())
+        return tuple(seen)
+
+    assert {testing.run(main, seed=seed) for seed in range(50)} == {("called", "woken"), ("woken", "called")}
+
+
+def test_a_child_process_is_connected_before_the_program_has_it():
+    async def main():
+        process = await asyncio.create_subprocess_exec("cat", stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        assert process.stdin is not None and process.stdout is not None
+        assert await process.communicate(b"hello") == (b"hello", None) and process.returncode == 0
+
+    for seed in range(10):
+        testing.run(main, seed=seed)
+
+
+def test_drain_raises_after_a_write_that_has_failed():
+    async def main():
+        async def close(_, writer):
+            await asyncio.sleep(0.05)
+            writer.close()
+
+        async with await asyncio.start_server(close, "127.0.0.1", 80):
+            reader, writer = await asyncio.open_connection("127.0.0.1", 80)
+            # The other end does not read it, so that it answers with a reset.
+            writer.write(b"unread")
+            await asyncio.sleep(0.1)
+            writer.write(b"refused")
+            await asyncio.sleep(0.1)
+            writer.write(b"failed")
+            with pytest.raises(ConnectionError):
+                await asyncio.wait_for(writer.drain(), 1)
+            writer.close()
+            with contextlib.suppress(ConnectionError):
+                await writer.wait_closed()
+
+    for seed in range(20):
+        testing.run(main, seed=seed, network=Network())
+
+
+def test_more_callbacks_than_a_choice_has_run_in_every_possible_place():
+    async def main():
+        seen = []
+
+        async def append(number):
+            await asyncio.sleep(0)
+            seen.append(number)
+
+        await asyncio.gather(*map(append, range(500)))
+        return seen
+
+    schedule = testing.Seeded(1)
+    seen = testing.run(main, schedule=schedule)
+    assert sorted(seen) == list(range(500)) and max(decision.count for decision in schedule.decisions) == 64
+    assert testing.run(main, seed=1) == seen and testing.run(main, schedule=testing.Replay([])) == list(range(500))
 
 
 def test_sets_of_tasks_and_futures_have_the_order_in_which_they_were_made():

@@ -3,8 +3,12 @@
 import asyncio
 import concurrent.futures
 import gc
+import os
 import signal
 import socket
+import subprocess
+import sys
+import textwrap
 import threading
 import time
 import warnings
@@ -94,6 +98,66 @@ def test_a_loop_in_another_thread_is_not_accused_of_a_deadlock():
     thread.join()
     loop.close()
     assert seen == ["told"]
+
+
+@pytest.mark.parametrize("daemon", [False, True])
+def test_a_deadlock_in_a_thread_is_reported_if_all_others_wait_for_the_threads_end(daemon):
+    seen = []
+
+    def run():
+        with pytest.raises(testing.Deadlock, match="wait of Event") as raised:
+            testing.run(asyncio.Event().wait)
+        seen.append(raised.value.tasks[0].name)
+
+    thread = threading.Thread(target=run, daemon=daemon)
+    thread.start()
+    thread.join()
+    with concurrent.futures.ThreadPoolExecutor(1) as executor:
+        executor.submit(run)
+    assert seen == ["Task-1", "Task-1"]
+
+
+def test_a_deadlock_is_reported_when_the_process_waits_for_its_threads():
+    program = textwrap.dedent("""
+        import asyncio, threading
+        from wakeloop import testing
+        threading.Thread(target=testing.run, args=[asyncio.Event().wait]).start()
+    """)
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment, timeout=60)
+    assert "wakeloop.testing.Deadlock: deadlock at 0 s" in done.stderr
+
+
+def test_a_loop_in_a_thread_says_that_only_another_thread_can_make_it_go_on(monkeypatch):
+    monkeypatch.setattr("wakeloop.testing._loop.PATIENCE", 0.05)
+    loop = testing.EventLoop()
+    told, seen = loop.create_future(), []
+
+    def run():
+        with pytest.warns(testing.SimulationWarning, match="only another thread could(.|\n)*deadlock at 0 s") as caught:
+            seen.append(loop.run_until_complete(told))
+        seen.append(len(caught))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join(0.5)
+    assert thread.is_alive()
+    loop.call_soon_threadsafe(told.set_result, "told")
+    thread.join()
+    loop.close()
+    assert seen == ["told", 1]
+
+
+def test_a_thread_may_move_a_clock_that_stands_still_in_another_one():
+    loop = testing.EventLoop(clock="frozen")
+    seen = []
+    thread = threading.Thread(target=lambda: seen.append(loop.run_until_complete(asyncio.sleep(5, "slept"))))
+    thread.start()
+    time.sleep(0.05)
+    loop.call_soon_threadsafe(loop.clock.resume)
+    thread.join(10)
+    loop.close()
+    assert seen == ["slept"] and loop.time() == 5
 
 
 def test_workers_of_an_executor_that_are_idle_do_not_hide_a_deadlock():
@@ -291,6 +355,53 @@ def test_descriptors_and_threads_are_left_behind():
     kept.pop().join()
     kept.pop().close()
     assert len(found) == 2 and found[0].startswith("descriptor ") and found[1] == "thread 'forgotten'"
+
+
+def test_what_multiprocessing_keeps_for_the_life_of_the_process_is_not_left_behind():
+    program = textwrap.dedent("""
+        import asyncio, multiprocessing, os, sys
+        from multiprocessing import forkserver, resource_sharer, shared_memory, sharedctypes
+        from wakeloop import testing
+
+        context = multiprocessing.get_context("spawn")
+
+        async def lock():
+            context.Lock()
+
+        async def memory():
+            memory = shared_memory.SharedMemory(create=True, size=100)
+            memory.close()
+            memory.unlink()
+
+        async def value():
+            context.Value("i", 3)
+
+        async def server():
+            forkserver.ensure_running()
+
+        async def share():
+            near, far = os.pipe()
+            os.close(resource_sharer.DupFd(near).detach())
+            os.close(near)
+            os.close(far)
+            # Its thread does not stop the clock.
+            await asyncio.sleep(3600)
+
+        async def leak():
+            os.pipe()
+
+        for main in lock, memory, value, server, share, leak:
+            try:
+                testing.run(main)
+            except testing.LeftBehind as verdict:
+                print(main.__name__, *(each.partition(":")[2] for each in verdict.found))
+        resource_sharer.stop()
+    """)
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment, timeout=60)
+    assert done.returncode == 0, done.stderr
+    [line] = done.stdout.splitlines()
+    assert line.startswith("leak  pipe:") and line.count("pipe:") == 2
 
 
 @pytest.mark.parametrize("make_network", [lambda: None, Network])

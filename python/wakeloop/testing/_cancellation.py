@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from ._observed import Main, ObservedLoop, checked, words
 from ._steps import _place
+from ._tasks import is_asyncios
 
 
 @dataclasses.dataclass(frozen=True)
@@ -17,7 +18,7 @@ class Cancellation:
 
     __module__ = "wakeloop.testing"
 
-    #: The point: the suspensions of all tasks are counted from 1.
+    #: The point: the suspensions of the program's tasks are counted from 1.
     point: int
     #: The name of the task that was cancelled.
     task: str
@@ -66,11 +67,11 @@ class Cancellations(list[Cancellation]):
 def cancel_everywhere(main: Main, *, limit: int = 10_000, **options: Any) -> Cancellations:
     """Run a program once for each of its await points, and cancel the task that waits there.
 
-    `main` is a coroutine function without arguments, which makes everything it uses anew. A point is a suspension of any
-    of the program's tasks. The program may end with the cancellation or handle it. It fails if it raises anything else,
-    after a deadlock or too many steps, and if it leaves tasks, transports or descriptors behind, as for `run`. `options`
-    are those of `run`, with 100,000 for `max_steps` if it is not given; `network` may be a function that makes one,
-    because each run needs its own.
+    `main` is a coroutine function without arguments, which makes everything it uses anew. A point is a suspension of
+    any of the program's tasks; those that asyncio makes for itself are not among them. The program may end with the
+    cancellation or handle it. It fails if it raises anything else, after a deadlock or too many steps, and if it leaves
+    tasks, transports or descriptors behind, as for `run`. `options` are those of `run`, with 100,000 for `max_steps` if
+    it is not given; `network` may be a function that makes one, because each run needs its own.
 
     RuntimeError if the program has more than `limit` points. What it raises without a cancellation is raised.
     """
@@ -92,7 +93,7 @@ def _run_to(point: int, main: Main, options: dict[str, Any]) -> Cancellation | N
 
     def suspended(task: asyncio.Task[Any]) -> None:
         nonlocal seen, cancelled
-        if loop.program_steps is not None:
+        if loop.program_steps is not None or is_asyncios(task):
             return
         seen += 1
         if seen == point:

@@ -52,6 +52,8 @@ PATIENCE = 5.0
 
 #: How long a wait for a thread is at most, in real seconds. A thread that ends tells nobody, so the loop has to look.
 GLANCE = 0.01
+#: As long as this where the thread can only be one that the program has not started.
+LONGEST_GLANCE = 0.1
 
 #: After so many turns in a row that had something ready, a clock that jumps goes on with each further one. A program that
 #: asks again and again whether it is late enough gets to its end, as it does in real time.
@@ -189,6 +191,17 @@ class EventLoop(SimulatedIO, TestingLoop):
         finally:
             # A cycle with the traceback of an exception would keep the task.
             del task
+
+    def _asyncgen_finalizer_hook(self, agen: Any) -> None:
+        """As asyncio's. The task that closes the generator is not the program's."""
+        self._asyncgens.discard(agen)
+        if not self.is_closed():
+            self.call_soon_threadsafe(self._close_generator, agen.aclose())
+
+    def _close_generator(self, closing: Any) -> None:
+        task = self.create_task(closing)
+        if isinstance(task, Task):
+            task._is_asyncios = True
 
     def on_suspend(self, callback: Callable[[asyncio.Task[Any]], object]) -> None:
         """Call a function after each step of a task that leaves the task suspended, with the task."""
@@ -349,8 +362,7 @@ class EventLoop(SimulatedIO, TestingLoop):
         return bool(self._ready_count() or self._ordered)
 
     def _move_ready(self, ordered: ReadyCallbacks) -> None:
-        while (handle := self._ready_next()) is not None:
-            ordered.add(handle)
+        ordered.add(iter(self._ready_next, None))
 
     def _rest(self, limit: float | None = None) -> int:
         """Nothing is ready: wait for something real, or let the clock jump. Returns the number of events.
@@ -382,7 +394,25 @@ class EventLoop(SimulatedIO, TestingLoop):
                     return found
             raise deadlock(self)
         # run_forever, or other threads may have something to say. The clock stands still meanwhile.
-        return self._poll(None)
+        return self._wait_for_threads() if self._goals else self._poll(None)
+
+    def _wait_for_threads(self) -> int:
+        """Wait until another thread calls the loop. `Deadlock` if none can, because each waits for this one to end."""
+        begun = _monotonic()
+        pause = GLANCE
+        while not self._outside.all_await_this_thread():
+            asked = _monotonic()
+            found = self._poll(pause)
+            now = _monotonic()
+            # A poll that was ended early may have been woken for the clock.
+            if found or self._ready_count() or now - asked < pause:
+                return found
+            if now - begun >= PATIENCE and not self._has_complained:
+                self._has_complained = True
+                text = f"only another thread could make the loop go on; without one it is a {deadlock(self)}"
+                warnings.warn(text, SimulationWarning, stacklevel=2)
+            pause = min(2 * pause, LONGEST_GLANCE)
+        raise deadlock(self)
 
     def _deadline(self, end: float = math.inf) -> float | None:
         """When the next timer is due, or an earlier end. None if there is neither."""

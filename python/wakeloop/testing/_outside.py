@@ -10,6 +10,7 @@ from typing import Any
 
 from .. import waits
 from .._loop import LoopState
+from ._multiprocessing import kept_thread
 
 
 class Outside:
@@ -76,6 +77,15 @@ class Outside:
         alive = [thread for thread in self._earlier if thread is not here and thread.is_alive() and is_programs(thread)]
         return sorted(thread.name for thread in alive if thread not in workers or thread in busy)
 
+    def all_await_this_thread(self) -> bool:
+        """Whether all other threads wait until this one has ended: they have nothing to say to the loop before."""
+        here, workers = threading.current_thread(), getattr(concurrent.futures.thread, "_threads_queues", ())
+        busy, frames = _busy_workers(), sys._current_frames()
+        others = [thread for thread in threading.enumerate() if thread is not here and is_programs(thread)]
+        return all(
+            _joins(frames.get(thread.ident or 0), here) for thread in others if thread not in workers or thread in busy
+        )
+
     def _waits_for_others(self) -> bool:
         """Whether a task waits for a queue or an event that other threads may know: it is older than the run, or they wait
         for it too."""
@@ -127,9 +137,28 @@ def _is_busy(worker: Any, queue: Any) -> bool:
         return False  # Another implementation of executors, or a worker that ends.
 
 
+def _joins(frame: Any, thread: threading.Thread) -> bool:
+    """Whether a thread that is in this frame waits until another one has ended, however long that takes."""
+    for _ in range(2):
+        if frame is None:
+            return False
+        if frame.f_code is threading.Thread.join.__code__:
+            return frame.f_locals.get("self") is thread and frame.f_locals.get("timeout") is None
+        if frame.f_code is _END_OF_PROCESS:
+            return not thread.daemon
+        # Before Python 3.13, join() waits in another function.
+        frame = frame.f_back
+    return False
+
+
+#: Where the main thread waits for the others.
+_END_OF_PROCESS: Any = getattr(getattr(threading, "_shutdown", None), "__code__", None)
+
+
 def is_programs(thread: threading.Thread) -> bool:
-    """Whether Python started the thread. Threads of the runtime that have called Python look like threads too."""
-    return not isinstance(thread, threading._DummyThread)
+    """Whether the program may have started the thread. Threads of the runtime that have called Python look like threads
+    too, and multiprocessing has one for the life of the process."""
+    return not isinstance(thread, threading._DummyThread) and thread is not kept_thread()
 
 
 def _counted(count: int, noun: str, plural: str = "") -> str:

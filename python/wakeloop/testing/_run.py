@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import datetime
 import gc
+import sysconfig
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, TypeVar
 
@@ -111,6 +112,7 @@ def _run(loop: EventLoop, coroutine: Coroutine[Any, Any, _T], check: bool, debug
             # A task that outlasts its cancellation is among those found.
             runner.close()
     loop.close()
+    take_stream_failures()
     gc.collect(2 if gc.isenabled() else 1)
     found += loop._reports.seen
     found += [f"a callback took {seconds:.3f} s of real time: {what}" for what, seconds in loop.slow_callbacks]
@@ -118,6 +120,20 @@ def _run(loop: EventLoop, coroutine: Coroutine[Any, Any, _T], check: bool, debug
     if found:
         raise LeftBehind(found)
     return result
+
+
+def take_stream_failures() -> None:
+    """Does before a collection what asyncio's stream protocols do when they are finalized.
+
+    A protocol then takes the exception of its connection, which nobody has to await, from a future of its own. The
+    collector of a free-threaded build may finalize that future first, which logs the exception.
+    """
+    if sysconfig.get_config_var("Py_GIL_DISABLED"):
+        for thing in gc.get_objects():
+            if issubclass(type(thing), asyncio.StreamReaderProtocol):
+                closed = getattr(thing, "_closed", None)
+                if closed is not None and closed.done() and not closed.cancelled():
+                    closed.exception()
 
 
 async def _settle(loop: EventLoop) -> None:

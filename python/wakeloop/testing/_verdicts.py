@@ -12,6 +12,7 @@ from typing import Any
 
 from .. import waits
 from ..metrics import runtime_metrics
+from ._multiprocessing import kept_descriptors
 from ._outside import is_programs
 from ._state import TestingLoop
 from ._steps import function_name
@@ -157,8 +158,9 @@ def _descriptors() -> dict[int, str]:
             except (OSError, ValueError):
                 pass  # The descriptor of this listing.
         break
-    # The runtime opens its pollers and timers at its first use, and keeps them.
-    return {fd: target for fd, target in found.items() if not target.startswith(_RUNTIMES)}
+    # The runtime opens its pollers and timers at its first use, and keeps them. A mapped file has two descriptors.
+    kept = {found.get(fd) for fd in kept_descriptors()}
+    return {fd: target for fd, target in found.items() if target not in kept and not target.startswith(_RUNTIMES)}
 
 
 def pending_tasks(loop: TestingLoop) -> list[str]:

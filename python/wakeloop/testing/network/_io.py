@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import os
 import selectors
 import socket
 from typing import TYPE_CHECKING, Any
@@ -170,7 +171,12 @@ class SimulatedIO(_Base):
 
     async def _sock_sendfile_native(self, sock: Any, file: Any, offset: int, count: int | None) -> int:
         if is_simulated(sock):
-            raise asyncio.SendfileNotAvailableError("a simulated socket has no sendfile")
+            try:
+                os.fstat(file.fileno())
+            except (AttributeError, OSError) as error:
+                raise asyncio.SendfileNotAvailableError("not a regular file") from error
+            sent: int = await _Plain._sock_sendfile_fallback(self, sock, file, offset, count)
+            return sent
         return await super()._sock_sendfile_native(sock, file, offset, count)
 
     # -- connections, sockets and names ------------------------------------------------------------

@@ -27,6 +27,7 @@ from ._unix_stream import UnixEndpoint, find_unix_listener
 
 _INTERNET = (socket.AF_INET, socket.AF_INET6)
 _PEEK = int(socket.MSG_PEEK)
+_CUT = int(socket.MSG_TRUNC)
 #: The bits of a socket's type that are no part of it.
 _TYPE_FLAGS = socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
 
@@ -136,6 +137,34 @@ class Calls:
 
     def recvfrom_into(self, buffer: Any, nbytes: int = 0, flags: int = 0) -> tuple[int, Any]:
         return self._receive_into("recvfrom_into", buffer, nbytes, flags)
+
+    def recvmsg(self, size: int, ancillary_size: int = 0, flags: int = 0, /) -> tuple[bytes, list[Any], int, Any]:
+        _check_size("recvmsg", size)
+        return self._receive_message(size, flags)
+
+    def recvmsg_into(
+        self, buffers: Iterable[Any], ancillary_size: int = 0, flags: int = 0, /
+    ) -> tuple[int, list[Any], int, Any]:
+        with contextlib.ExitStack() as stack:
+            rooms = []
+            for buffer in buffers:
+                view = stack.enter_context(_view("recvmsg_into", buffer, writable=True))
+                rooms.append(stack.enter_context(view.cast("B")))
+            data, *rest = self._receive_message(sum(map(len, rooms)), flags)
+            place = 0
+            for room in rooms:
+                part = data[place : place + len(room)]
+                room[: len(part)] = part
+                place += len(part)
+            return (len(data), *rest)
+
+    def _receive_message(self, size: int, flags: int) -> tuple[bytes, list[Any], int, Any]:
+        if self._endpoint.type != socket.SOCK_DGRAM:
+            data, address = self._receive(size, flags)
+            return data, [], 0, address
+        # One byte more shows whether the datagram is cut.
+        data, address = self._receive(size + 1, flags)
+        return data[:size], [], _CUT if len(data) > size else 0, address
 
     def _receive_into(self, call: str, buffer: Any, size: int, flags: int) -> tuple[int, Any]:
         _check_size(call, size, buffer)
