@@ -364,3 +364,130 @@ def test_a_position_behind_a_restored_one_is_right_whatever_was_decoded_before(r
             assert await file.read() == "b" * 100
 
     run(main())
+
+
+def file_at(kind, folder, content):
+    """The thing to open: a file on disk, or what has no page cache, so that each read of it waits."""
+    if kind == "disk":
+        path = folder / "file"
+        path.write_bytes(content)
+        return path
+    if kind == "pipe":
+        reader, writer = os.pipe()
+        os.write(writer, content)
+        os.close(writer)
+        return reader
+    memory = os.memfd_create("content")
+    os.write(memory, content)
+    os.lseek(memory, 0, os.SEEK_SET)
+    return memory
+
+
+async def both_at(kind, folder, content, options, operations):
+    """Does the operations on a file of io and on one of ours, and returns what they gave."""
+    seen = []
+    for library in (builtins, wakeloop):
+        file = library.open(file_at(kind, folder, content), **options)
+        file = await file if inspect.isawaitable(file) else file
+        results = []
+        for name, *arguments in operations:
+            if name == "next":
+                result = await outcome(anext if library is wakeloop else next, file)
+                result = "end" if result == (StopIteration, "") else result
+            elif name == "reconfigure":
+                result = await outcome(lambda file: file.reconfigure(line_buffering=True), file)
+            else:
+                result = await outcome(getattr(file, name), *arguments)
+            results.append("end" if result == (StopAsyncIteration, "") else result)
+        await outcome(file.close)
+        seen.append(results)
+    return seen
+
+
+MEMORY = ["memory"] if hasattr(os, "memfd_create") else []
+PLACES = ["disk", "pipe", *MEMORY]
+
+
+@pytest.mark.parametrize("kind", PLACES)
+@pytest.mark.parametrize(
+    ("encoding", "errors", "content", "operations"),
+    [
+        ("utf-8", "surrogateescape", b"abc\xe3\x81", [("read", 4), ("read", 4)]),
+        ("utf-8", "surrogateescape", b"abc\xe3\x81", [("read", 3), ("readline", 1), ("next",), ("next",)]),
+        ("utf-8", "backslashreplace", b"abc\xe3", [("read", 5), ("read", 1), ("readline",), ("read",)]),
+        ("utf-8", "replace", b"abc\r\xe3", [("readline",), ("readline",), ("readline",)]),
+        ("utf-8", "replace", b"abc\r\xe3", [("readlines", 1), ("readlines",)]),
+        ("utf-8", "replace", b"\xe3", [("readline", 0), ("readline",), ("read",)]),
+        ("utf-7", "strict", b"ab+AGEAYgBj", [("read", 3), ("read", 5), ("read",)]),
+    ],
+)
+def test_text_that_is_given_at_the_end_of_the_file_may_be_taken_in_parts(
+    run, tmp_path, kind, encoding, errors, content, operations
+):
+    async def main():
+        options = {"encoding": encoding, "errors": errors}
+        expected, found = await both_at(kind, tmp_path, content, options, operations)
+        assert found == expected
+
+    run(main())
+
+
+@pytest.mark.parametrize("kind", PLACES)
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16-le", "shift_jis"])
+@pytest.mark.parametrize("last", [b"\xe3", b"\xff\xff\xff"])
+def test_text_before_a_rest_that_cannot_be_decoded_is_given(run, tmp_path, kind, encoding, last):
+    content = "a\nb\nc\nd\n".encode(encoding) + last
+    operations = [("readline",), ("read",), ("next",), ("readline",), ("read", 2), ("next",), ("readline",)]
+
+    async def main():
+        expected, found = await both_at(kind, tmp_path, content, {"encoding": encoding}, operations)
+        assert found == expected
+
+    run(main())
+
+
+def test_as_much_text_is_lost_as_in_io_where_a_part_cannot_be_decoded(run, tmp_path):
+    # A larger read decodes more at a time, and so loses more.
+    content = "é".encode() * 20_000 + b"\xff" + "é".encode() * 20_000
+    operations = [("read", 8192)] * 4
+
+    async def main():
+        for kind in ("disk", *MEMORY):
+            expected, found = await both_at(kind, tmp_path, content, {"encoding": "utf-8"}, operations)
+            assert found == expected and found[2][0] is UnicodeDecodeError
+
+    run(main())
+
+
+@pytest.mark.parametrize("kind", ["disk", *MEMORY])
+@pytest.mark.parametrize(
+    ("content", "operations"),
+    [
+        (b"\xff\n", [("next",), ("tell",)]),
+        (b"a\n\xff\n", [("next",), ("next",), ("tell",)]),
+        (b"ab\xff\n", [("readlines",), ("tell",), ("read",), ("tell",)]),
+        (b"ab\xe3", [("next",), ("flush",), ("tell",)]),
+        (b"a\nb\nc\n", [("next",), ("flush",), ("next",), ("tell",)]),
+        (b"a\nb\nc\n", [("next",), ("reconfigure",), ("next",), ("tell",)]),
+        (b"ab\xff\ncd\n", [("next",), ("reconfigure",), ("tell",)]),
+        (b"ab\xff\ncd\n", [("read", 1), ("read", 3), ("tell",)]),
+    ],
+)
+def test_an_iteration_and_a_flush_disable_and_enable_tell_as_in_io(run, tmp_path, kind, content, operations):
+    async def main():
+        expected, found = await both_at(kind, tmp_path, content, {"encoding": "utf-8"}, operations)
+        assert found == expected
+
+    run(main())
+
+
+def test_a_file_that_is_reconfigured_in_an_iteration_has_the_position_of_the_next_line(run, tmp_path):
+    (tmp_path / "file").write_text("one\ntwo\n")
+
+    async def main():
+        async with wakeloop.open(tmp_path / "file") as file:
+            await anext(file)
+            await file.reconfigure(line_buffering=True)
+            assert await file.tell() == 4 and await file.readline() == "two\n"
+
+    run(main())

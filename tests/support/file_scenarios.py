@@ -19,11 +19,18 @@ BINARY_MODES = ["rb", "rb+", "wb", "wb+", "ab", "ab+", "xb", "xb+"]
 TEXT_MODES = ["r", "r+", "w", "w+", "a", "a+", "x", "x+", "rt"]
 ENCODINGS = ["utf-8", "utf-8", "ascii", "latin-1", "utf-16", "utf-16-le", "utf-32", "utf-8-sig"]
 ENCODINGS += ["shift_jis", "iso2022_jp", "utf-7", "cp037"]
+#: A character may have more than one byte.
+LONG = ["utf-8", "utf-8", "utf-16", "utf-32-be", "shift_jis", "utf-7", "iso2022_jp"]
 ALPHABETS = {"ascii": "ab c", "latin-1": "aé ü", "cp037": "aé ü", "shift_jis": "aあ い", "iso2022_jp": "aあ い"}
 #: What is written depends on what was written before, such as a mark at the beginning.
 HAVE_STATES = {"utf-16", "utf-32", "utf-8-sig", "iso2022_jp"}
+ERRORS = ["strict", "replace", "ignore", "surrogateescape", "backslashreplace"]
 ENDS = ["\n", "\n", "\r", "\r\n", ""]
 SPECIAL = ["pipe", "/dev/null", *filter(os.path.exists, ["/proc/version", "/proc/filesystems"])]
+#: What has no page cache to look at, so that each read waits: a pipe, and a file in memory.
+UNCACHED = ["pipe", "memory"] if hasattr(os, "memfd_create") else ["pipe"]
+#: So much of a pipe is there before the first read.
+AT_ONCE = 60_000
 #: How many of the last operations a failure shows.
 SHOWN = int(os.environ.get("SHOWN", "6"))
 #: A read that is cancelled does nothing.
@@ -53,9 +60,13 @@ class Scenario:
         rng = self.rng = random.Random(seed)
         self.binary = rng.random() < 0.4
         self.mode = rng.choice(BINARY_MODES if self.binary else TEXT_MODES)
-        self.encoding = None
+        self.encoding, self.is_damaged = None, False
         self.special = rng.choice(SPECIAL) if rng.random() < 0.1 else None
-        if self.special == "pipe" or (self.special or "").startswith("/proc"):
+        if not self.binary and rng.random() < 0.4:
+            self.special = rng.choice(UNCACHED)
+        if self.special == "memory":
+            self.mode = self.mode.replace("x", "w")
+        elif self.special == "pipe" or (self.special or "").startswith("/proc"):
             self.mode = "rb" if self.binary else "r"
         elif self.special:
             self.mode = self.mode.replace("x", "w")
@@ -63,28 +74,46 @@ class Scenario:
             self.binary = self.binary and "r" in self.mode and "+" not in self.mode
             self.mode = self.mode if self.binary else self.mode.replace("b", "")
         self.options = {"buffering": rng.choice([-1, -1, 2, 10, 100, 8192] + ([0] if self.binary else [1]))}
-        length = rng.choice([0, 1, 10, 300, 9000, 40_000])
+        # Operations that end within the last characters are many where there are few characters.
+        self.is_short = self.special in UNCACHED and not self.binary and rng.random() < 0.6
+        length = rng.choice([1, 3, 10] if self.is_short else [0, 1, 10, 300, 9000, 40_000])
         if self.binary:
             self.content = bytes_of(rng, length)
         else:
-            self.encoding = self.options["encoding"] = rng.choice(ENCODINGS)
-            self.options["errors"] = rng.choice(["strict", "replace", "ignore"])
+            self.encoding = self.options["encoding"] = rng.choice(LONG if self.is_short else ENCODINGS)
+            self.options["errors"] = rng.choice(ERRORS)
             self.options["newline"] = rng.choice([None, None, "", "\n", "\r", "\r\n"])
-            self.content = text_of(rng, self.encoding, length).encode(self.encoding)
-            if rng.random() < 0.05:
-                # It cannot be decoded there.
-                place = rng.randrange(length + 1)
-                self.content = self.content[:place] + b"\xff\xfe\x80" + self.content[place:]
+            text = text_of(rng, self.encoding, length)
+            self.content = (text[-length:] if self.is_short else text).encode(self.encoding)
+            if rng.random() < (0.7 if self.is_short else 0.3):
+                self.damage()
         self.reads = {*"r+"} & {*self.mode}
         self.operations = [self.operation() for _ in range(rng.choice([3, 10, 40]))]
 
+    def damage(self):
+        """Makes content of which a part cannot be decoded, most often the end."""
+        rng, content = self.rng, bytearray(self.content)
+        if self.special == "pipe":
+            # What is lost with the part depends on where the chunks end: this is one chunk.
+            del content[8000:]
+        for _ in range(rng.choice([0, 0, 1, 3])):
+            place = rng.randrange(len(content) + 1)
+            content[place:place] = rng.choice([b"\xff\xfe\x80", b"\xe3", rng.randbytes(2)])
+        if rng.random() < 0.7:
+            content += ("\r" * rng.randrange(2) + "あ").encode(self.encoding, "ignore")
+            del content[-1:]
+        self.content, self.is_damaged = bytes(content), True
+
     def size(self):
-        return self.rng.choice([0, 1, 2, 7, 50, 400, 5000, 20_000, -1, None])
+        most = [3, 4] if self.is_short else [50, 400, 5000, 20_000]
+        return self.rng.choice([0, 1, 2, 7, *most, -1, None])
 
     def operation(self):
         rng = self.rng
         names = ["read", "read", "readline", "readline", "iterate", "readlines", "write", "write", "writelines"]
         names += ["mark", "return", "seek", "seek_end", "tell", "truncate", "flush"]
+        if self.is_short and rng.random() < 0.7:
+            names = ["read", "read", "readline", "iterate", "readlines", "tell"]
         if self.binary:
             names += ["readinto", "read1", "seek_by", "peek"]
         if rng.random() < 0.02:
@@ -96,7 +125,7 @@ class Scenario:
             case "readlines":
                 return name, rng.choice([-1, None, 0, 1, 100, 10_000])
             case "iterate":
-                return name, rng.choice([1, 3, 200])
+                return name, rng.choice([1, 1, 2] if self.is_short else [1, 3, 200])
             case "write":
                 return name, self.data(rng.choice([0, 1, 9, 100, 3000, 12_000]))
             case "writelines":
@@ -160,7 +189,7 @@ class Scenario:
                 case "seek":
                     # A number that tell has not returned means nothing.
                     yield "seek", 0
-                case "seek_end" if not self.special:
+                case "seek_end" if self.special in (None, "memory"):
                     # Where it fails, io has given up the text that it had decoded.
                     yield "seek", 0, 2
                 case "truncate":
@@ -281,21 +310,26 @@ class Model:
 
 
 class Place:
-    """The thing to open: a file of its own with the content, a pipe in which it comes bit by bit, or a special file."""
+    """The thing to open: a file of its own with the content, on disk or in memory, a pipe in which it comes bit by bit,
+    or a special file."""
 
     number = 0
 
     def __init__(self, scenario, folder):
         Place.number += 1
-        self.path, self.feeding = None, None
+        self.path, self.feeding, self.memory = None, None, None
         if scenario.special == "pipe":
             self.target, writer = os.pipe()
             # What a read without a buffer gives is what there is, so all of it must be there.
-            step = 3001 if scenario.options["buffering"] else 60_000
+            step = 3001 if scenario.options["buffering"] and not scenario.is_damaged else AT_ONCE
             self.feeding = threading.Thread(target=self.feed, args=(writer, scenario.content, step))
             self.feeding.start()
-            if step == 60_000:
+            if step == AT_ONCE:
                 self.feeding.join()
+        elif scenario.special == "memory":
+            self.memory = os.memfd_create("content")
+            os.write(self.memory, scenario.content)
+            self.target = f"/proc/self/fd/{self.memory}"
         elif scenario.special:
             self.target = scenario.special
         else:
@@ -314,6 +348,8 @@ class Place:
             os.close(writer)
 
     def content(self):
+        if self.memory is not None:
+            return os.pread(self.memory, os.fstat(self.memory).st_size, 0)
         return self.path and self.path.read_bytes()
 
     def end(self):
@@ -321,6 +357,8 @@ class Place:
             self.feeding.join()
         if self.path:
             self.path.unlink()
+        if self.memory is not None:
+            os.close(self.memory)
 
 
 class Comparison:

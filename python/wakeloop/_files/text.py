@@ -75,7 +75,7 @@ class TextFile:
         is_stream: bool = True,
     ) -> None:
         self._file, self._inside, self._mode = buffer, buffer._inside(), mode
-        self._buffer = TextBuffer(buffer, position)
+        self._buffer = TextBuffer(buffer, position, is_stream)
         # What is written goes on to the file at once, which keeps it.
         wrapped: Any = self._buffer
         self._io = io.TextIOWrapper(wrapped, encoding, errors, newline, line_buffering, write_through=True)
@@ -93,6 +93,9 @@ class TextFile:
         self._lines = iter(self._batch)
         # As in io, an iteration disables tell.
         self._iterates = False
+        # Could the last chunk not be decoded? The position there, if the wrapper does not know it.
+        self._has_failed = False
+        self._position: int | None = None
 
     # -- what it is ---------------------------------------------------------------------------------------------
 
@@ -218,8 +221,10 @@ class TextFile:
     def _read_ahead(self) -> str:
         """Reads lines. They are taken later."""
         lines, length, self._iterates = [], 0, True
+        # Without a mark, what is read cannot be given up.
+        most = 1 if self._buffer.at_end and self._mark is None else _CHUNK
         try:
-            while length < _CHUNK and (line := self._io.readline()):
+            while length < most and (line := self._io.readline()):
                 length += len(line)
                 lines.append(line)
         except Exception:
@@ -237,19 +242,22 @@ class TextFile:
         buffer = self._buffer
         if buffer.is_lost and not buffer.closed and buffer.readable():
             await self._find_place()
-        buffer.ended = False
+        buffer.ended, iterates = False, self._iterates
         while True:
             self._catch_up()
-            base, iterates = buffer.base, self._iterates
+            base, chunks = buffer.base, buffer.chunks
             try:
                 result = operation(*arguments)
             except Missing as missing:
                 # Without a mark, nothing was read before.
-                self._goes_back, self._iterates, size = not buffer.is_unmarked, iterates, missing.size
+                self._goes_back, size = not buffer.is_unmarked, missing.size
             except Exception:
-                if buffer.place != self._place:
+                if buffer.chunks != chunks:
                     # As in io, what was decoded is lost.
-                    self._restart()
+                    self._fail()
+                elif buffer.base != base:
+                    # As in io, the rest of the file is lost, and the text that was decoded before is not.
+                    self._mark, self._place = None, buffer.place
                 raise
             except BaseException:
                 self._goes_back = True
@@ -262,21 +270,38 @@ class TextFile:
                 else:
                     self._taken += len(result) if isinstance(result, str) else sum(map(len, result))
                 return result
-            if size == 0:
-                self._mark_chunk()
-            else:
-                await self._fetch(size, of_lines)
+            begun = self._iterates
+            try:
+                if size == 0:
+                    self._mark_chunk()
+                else:
+                    # It may be cancelled, and then it has done nothing.
+                    self._iterates = iterates
+                    await self._fetch(size, of_lines)
+            except Exception:
+                self._iterates = begun
+                raise
 
     def _mark_chunk(self) -> None:
         """Has the wrapper read a chunk that is there, and marks its beginning."""
-        self._buffer.is_unmarked, self._mark = False, None
+        buffer, behind = self._buffer, None
+        if self._has_failed:
+            with contextlib.suppress(OSError, OverflowError):
+                behind = self._where() - buffer.place
+            # A text of which all was taken would keep the wrapper from reading a chunk.
+            with buffer.only(0), contextlib.suppress(Missing):
+                self._io.readline()
+        buffer.is_unmarked = False
         try:
-            self._io.readline(0)
+            with buffer.only(1):
+                self._io.readline(0)
         except Missing:
             # It is a part of a character.
             pass
         except Exception:
-            self._restart()
+            self._fail()
+            if behind is not None and not self._iterates:
+                self._position = buffer.place + behind
             raise
         self._set_mark()
 
@@ -318,10 +343,23 @@ class TextFile:
             self._forget_lines()
         if self._goes_back and not buffer.closed and self._mark is not None:
             self._go_back(self._mark)
-        elif buffer.at_end:
-            self._restart()
+        elif buffer.at_end and not buffer.closed:
+            if not self._may_have_text():
+                self._restart()
+            elif self._mark is None:
+                # It cannot go back, and so it must not miss data.
+                buffer.ended = True
         elif len(buffer.data) > _KEPT:
             self._set_mark()
+
+    def _may_have_text(self) -> bool:
+        """False if the wrapper has no text left. At the end of the file, an operation may leave some of it there."""
+        try:
+            with self._buffer.only(0):
+                self._io.readline(0)
+        except Missing:
+            return False
+        return True
 
     def _go_back(self, mark: int) -> None:
         buffer = self._buffer
@@ -344,8 +382,24 @@ class TextFile:
 
     def _restart(self) -> None:
         """Begins where the buffer is, and where no text is left. The mark will be there when there is more."""
+        self._begin(has_failed=False)
+
+    def _fail(self) -> None:
+        """Begins behind a chunk that could not be decoded. The decoder may have kept something from before it."""
+        self._begin(has_failed=True)
+
+    def _begin(self, has_failed: bool) -> None:
         self._buffer.unmark()
-        self._place, self._taken, self._goes_back = self._buffer.place, 0, False
+        self._has_failed = has_failed
+        self._mark, self._place, self._taken, self._goes_back = None, self._buffer.place, 0, False
+        # In an iteration, io does not note where its chunks begin.
+        self._position = self._place if has_failed and self._iterates else None
+
+    def _end_iteration(self) -> None:
+        """As in io, a flush enables tell, and the next line disables it."""
+        if self._batch:
+            self._catch_up()
+        self._iterates = False
 
     def _forget_lines(self) -> None:
         self._batch = []
@@ -408,7 +462,7 @@ class TextFile:
     @_in_turn
     async def _flush(self, operation: Callable[[], Awaitable[None]]) -> None:
         self._io.flush()
-        self._iterates = False
+        self._end_iteration()
         await operation()
 
     @_in_turn
@@ -483,7 +537,7 @@ class TextFile:
     async def truncate(self, size: int | None = None, /) -> int:
         """Make the file size bytes long, by default up to where io has read, which may be behind the position."""
         self._io.flush()
-        self._iterates = False
+        self._end_iteration()
         await self._align()
         return await self._inside.truncate(size)
 
@@ -494,7 +548,10 @@ class TextFile:
         if self._buffer.is_lost:
             await self._find_place()
         self._catch_up()
-        return self._io.tell()
+        return self._where()
+
+    def _where(self) -> int:
+        return self._io.tell() if self._position is None or self._buffer.ends else self._position
 
     async def _find_place(self) -> None:
         """Finds out where a write has ended."""
@@ -532,7 +589,12 @@ class TextFile:
         await self._inside.flush()
         if self._buffer.is_lost and self._file.seekable():
             await self._find_place()
-        self._io.reconfigure(**options)
+        self._buffer.flushes = False
+        try:
+            self._io.reconfigure(**options)
+        finally:
+            if self._buffer.flushes:
+                self._iterates = False
         self.__dict__.pop("_line_ends", None)
         if write_through is not None:
             self._write_through = bool(write_through)
