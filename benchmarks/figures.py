@@ -113,7 +113,12 @@ def all_results() -> dict[str, Results]:
 
 
 def shares() -> dict[str, dict[str, str]]:
-    lines = [line for line in (HERE / "SHARES.md").read_text().splitlines() if line.startswith("|")]
+    # A row of the page with all scenarios counts before one of the page about a framework.
+    return {**shares_in(HERE / "FASTAPI.md"), **shares_in(HERE / "SHARES.md")}
+
+
+def shares_in(page: Path) -> dict[str, dict[str, str]]:
+    lines = [line for line in page.read_text().splitlines() if line.startswith("|")]
     heads, _, *rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
     return {row[0]: dict(zip(heads, row)) for row in rows}
 

@@ -322,6 +322,17 @@ async def serve_uvicorn(app: Any, http: Any, path: str) -> int:
     return port_of(server.servers[0])
 
 
+async def serve_fastapi(path: str) -> int:
+    from fastapi import FastAPI
+
+    async def hello() -> dict[str, str]:
+        return {"message": "Hello, world!"}
+
+    app = FastAPI()
+    app.add_api_route("/", hello)
+    return await serve_uvicorn(app, "httptools", path)
+
+
 async def serve_aiohttp(path: str) -> int:
     from aiohttp import web
 
@@ -400,4 +411,5 @@ for _size, _idle in ((1, 500), (100, 100)):
 _http = {"scheme": "http", "connections": 10, "expect_body": HELLO}
 add("http/uvicorn-httptools", partial(serve_uvicorn, hello_app, "httptools"), _http)
 add("http/uvicorn-h11", partial(serve_uvicorn, hello_app, "h11"), _http)
+add("http/fastapi", serve_fastapi, _http | {"expect_body": b'{"message":"Hello, world!"}'})
 add("http/aiohttp", serve_aiohttp, _http)

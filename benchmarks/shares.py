@@ -112,18 +112,17 @@ def line(name: str, cost: float, ratios: list[float], shares: Shares) -> str:
     return "| " + " | ".join([*cells, f"{most:.2f}"]) + " |"
 
 
-def heading(rounds: int) -> list[str]:
+def heading(title: str, rounds: int) -> list[str]:
     about = report.meta([REFERENCE, OURS])
     titles = ["scenario", "cost", f"ratio to {REFERENCE}", *COLUMNS, "ratio if ours cost nothing"]
     return [
-        "# Where the time goes",
+        f"# {title}",
         "",
         f"Measured {about['date']} on {about['machine']}; Python {about['python'].split()[0]}; {rounds} rounds: the CPU"
         f" time of an operation on {OURS}, and whose code it was spent in. The last ratio leaves out all that is in our"
         " library, in the C library and in the clock: no loop that makes the same system calls and runs the same Python can"
         " go beyond it there."
-        f" {report.loopback(about)} Made by `make bench-shares`;"
-        " `benchmarks/shares.py` says how.",
+        f" {report.loopback(about)} Made by `benchmarks/shares.py`, which says how.",
         "",
         "| " + " | ".join(titles) + " |",
         "|" + " --- |" * len(titles),
@@ -133,6 +132,7 @@ def heading(rounds: int) -> list[str]:
 def main() -> int:
     parser = argparse.ArgumentParser(description="where the CPU time of an operation goes, by perf")
     parser.add_argument("--only", action="append", metavar="GLOB", help="scenarios by name; may be repeated")
+    parser.add_argument("--title", default="Where the time goes", help="of the page")
     parser.add_argument("--rounds", type=int, default=7, help="rounds for the ratio")
     parser.add_argument("--page", type=Path, help="where the table goes, beside the terminal")
     arguments = parser.parse_args()
@@ -147,7 +147,7 @@ def main() -> int:
     tls.certificate()
     server_cpu, load_cpu = cores()
     settings = Settings(loops, arguments.rounds, 0.2, 0.5, 0.15, server_cpu, load_cpu, fresh=False)
-    text = heading(arguments.rounds)
+    text = heading(arguments.title, arguments.rounds)
     print("\n".join(text[4:]), flush=True)
     for name in names:
         try:
