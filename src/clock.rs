@@ -32,6 +32,22 @@ pub(crate) fn thread_nanos() -> u64 {
     nanos(libc::CLOCK_THREAD_CPUTIME_ID)
 }
 
+/// The processor time of another thread of this process, by the system's number of the thread, in nanoseconds. `None`
+/// if there is no such thread, or the system has no such clock.
+pub(crate) fn other_thread_nanos(thread: u64) -> Option<u64> {
+    cfg_select! {
+        any(target_os = "linux", target_os = "android") => {
+            // The clock of a thread: CPUCLOCK_PERTHREAD and CPUCLOCK_SCHED of the kernel's `posix-timers_types.h`.
+            let clock = (!libc::clockid_t::try_from(thread).ok()? << 3) | 6;
+            Some(nanos(clock)).filter(|now| *now != 0)
+        }
+        _ => {
+            let _ = thread;
+            None
+        }
+    }
+}
+
 /// The processor time of this process, in nanoseconds.
 pub(crate) fn process_nanos() -> u64 {
     nanos(libc::CLOCK_PROCESS_CPUTIME_ID)

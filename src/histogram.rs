@@ -83,6 +83,25 @@ impl Default for Snapshot {
 }
 
 impl Snapshot {
+    /// How many durations were counted.
+    pub(crate) fn count(&self) -> u64 {
+        self.counts.iter().fold(0, |sum, count| sum.saturating_add(*count))
+    }
+
+    /// The duration in nanoseconds that `percent` of all durations do not exceed: the upper bound of a bucket, or the
+    /// longest duration if that is less. Zero if nothing was counted.
+    pub(crate) fn percentile(&self, percent: f64) -> u64 {
+        let rank = (self.count() as f64 * percent / 100.0).max(1.0);
+        let mut upto = 0_u64;
+        for (count, bound) in self.counts.iter().zip(bounds()) {
+            upto = upto.saturating_add(*count);
+            if upto as f64 >= rank {
+                return bound.min(self.max);
+            }
+        }
+        self.max
+    }
+
     /// Adds the durations that another histogram has counted.
     pub(crate) fn merge(&mut self, other: &Snapshot) {
         self.counts.iter_mut().zip(other.counts).for_each(|(count, more)| *count += more);

@@ -35,11 +35,11 @@
 //! | floor | rooms |
 //! |---|---|
 //! | 5 | `primitives`: the awaitables that Python awaits and Rust runs |
-//! | 4 | `transport`: asyncio's transports; `bridge`: between Python's awaitables and Rust's futures; `watchdog`: reports turns that do not end |
+//! | 4 | `transport`: asyncio's transports; `bridge`: between Python's awaitables and Rust's futures; `watchdog`: reports turns that do not end; `window`: answers questions about the process |
 //! | 3 | `event_loop`: asyncio's loop; [`runtime`]: the async runtime for Rust futures |
 //! | 2 | `compat`: whether asyncio is unpatched, and what differs between CPython's versions |
 //! | 1 | `framing`: where items end in a stream of bytes; `histogram`: counts durations; `capi`: the raw C API of CPython; `libssl`: the process's own OpenSSL; `mailbox`: messages to a thread that may be parked; `metrics`: what a table of metrics makes; [`reactor`]: readiness by epoll or kqueue; `recorder`: the flight recorder; `resolver`: names from the C library; `settings`: the environment variables; `spin`: whether a wait begins with a spin; [`timer`]: the timer heap |
-//! | 0 | `clock`: the clocks of the system; `fork`: what belongs to one process; `memory`: allocations that may fail; `wait_queue`: a line of waiters, first come, first served |
+//! | 0 | `clock`: the clocks of the system; `fork`: what belongs to one process; `memory`: allocations that may fail; `poison`: locks whose holder has panicked; `wait_queue`: a line of waiters, first come, first served |
 //!
 //! The Python half is behind the feature `python`, which is on by default. Without it the crate is the runtime alone
 //! and knows nothing of Python.
@@ -61,6 +61,7 @@ mod mailbox;
 mod memory;
 #[cfg_attr(not(feature = "python"), allow(dead_code, reason = "the names and the help are for Python"))]
 mod metrics;
+mod poison;
 pub mod reactor;
 #[cfg_attr(not(feature = "python"), allow(dead_code, reason = "only the Python half starts a recording"))]
 mod recorder;
@@ -90,3 +91,5 @@ mod primitives;
 mod transport;
 #[cfg(feature = "python")]
 mod watchdog;
+#[cfg(feature = "python")]
+mod window;

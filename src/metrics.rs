@@ -56,11 +56,6 @@ pub(crate) trait Cell<T: Figure> {
     fn read(&self) -> T;
 }
 
-/// Where the cells are: for each its name, its position in bytes, and its type.
-pub(crate) trait Layout {
-    const CELLS: &'static [(&'static str, usize, &'static str)];
-}
-
 /// A snapshot.
 pub(crate) trait Table {
     const METRICS: &'static [Metric];
@@ -198,13 +193,6 @@ macro_rules! metrics {
         $vis struct $cells {
             $($(#[$extra_doc])* $vis $extra: $extra_type,)*
             $($($vis $name: $cell,)?)*
-        }
-
-        impl $crate::metrics::Layout for $cells {
-            const CELLS: &'static [(&'static str, usize, &'static str)] = &[
-                $((stringify!($extra), ::std::mem::offset_of!($cells, $extra), stringify!($extra_type)),)*
-                $($((stringify!($name), ::std::mem::offset_of!($cells, $name), stringify!($cell)),)?)*
-            ];
         }
 
         impl $snapshot {

@@ -9,16 +9,16 @@ use crate::bridge::loop_handle::ForeignInbox;
 use crate::bridge::panic::RuntimePanic;
 use crate::capi;
 use crate::capi::call::call0;
-use crate::capi::error::{exception, raise_io};
-use crate::capi::fallible::{dict, list, py_tuple, try_list};
+use crate::capi::error::exception;
+use crate::capi::fallible::{dict, list};
 use crate::capi::imports::imports;
 use crate::capi::once::Once;
 use crate::capi::{Fallible, Fatal, Raised, Ref, This, section};
 use crate::compat::{self, clock, patches, sockets, transports};
 use crate::event_loop::core::Core;
 use crate::event_loop::core::probe::metrics::{ADDED, LoopFigures};
-use crate::event_loop::core::probe::{heartbeat, page};
-use crate::event_loop::observe::{figures, recording};
+use crate::event_loop::core::probe::registry;
+use crate::event_loop::observe::{figures, labels, recording};
 use crate::event_loop::{calls, core, event_loop::EventLoop, executor_future, handle, simulation, sock};
 use crate::fork;
 use crate::histogram;
@@ -32,6 +32,7 @@ use crate::transport::datagram::transport as datagram;
 use crate::transport::stream::{self, accept, send_file};
 use crate::transport::{connect, pipe, reader_feed, streams, tls};
 use crate::watchdog::handle as watchdog;
+use crate::window::handle as window;
 
 /// Called by `os.register_at_fork` before every fork, in the thread that forks. Sends what the running loop has written:
 /// the child would have a copy of it, and could send it a second time.
@@ -46,35 +47,8 @@ fn _forking() -> PyResult<()> {
 #[pyfunction]
 fn _forked() {
     fork::forked();
-    page::forked();
-    heartbeat::forked();
-}
-
-/// Map the shared page, a sealed file of the size that `_page_layout` says.
-#[pyfunction]
-fn _map_page(fd: i32) -> PyResult<()> {
-    page::map(fd).map_err(|error| raise_io(&error).into())
-}
-
-/// The shared page: its size, the size of a loop's slot in it, and the name, position and type of everything in a slot.
-#[pyfunction]
-fn _page_layout(py: Python<'_>) -> PyResult<(Fallible<usize>, Fallible<usize>, Bound<'_, PyList>)> {
-    let (size, slot) = page::SIZES;
-    let cell = |(name, at, kind): (&str, usize, &str)| {
-        let parts = [
-            Fallible(name).into_pyobject(py)?.into_any(),
-            Fallible(at).into_pyobject(py)?.into_any(),
-            Fallible(kind).into_pyobject(py)?.into_any(),
-        ];
-        Ok(py_tuple(py, parts)?.into_any())
-    };
-    Ok((Fallible(size), Fallible(slot), try_list(py, page::layout().map(cell))?))
-}
-
-/// The published loops in the slots of another process's page, at a time in nanoseconds.
-#[pyfunction]
-fn _read_slots<'py>(py: Python<'py>, slots: &[u8], now: u64) -> PyResult<Bound<'py, PyList>> {
-    try_list(py, page::read(slots, now).into_iter().map(|found| figures::of_published(py, &found)))
+    registry::forked();
+    window::forked();
 }
 
 /// The table of each class of `wakeloop.metrics`: names, kinds and help.
@@ -247,6 +221,13 @@ pub(crate) fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<watchdog::Watchdog>()?;
     module.add_function(wrap_pyfunction!(watchdog::start_watchdog, module)?)?;
     module.add_function(wrap_pyfunction!(watchdog::stop_watchdog, module)?)?;
+    module.add_class::<window::Admin>()?;
+    module.add_function(wrap_pyfunction!(window::open_admin, module)?)?;
+    module.add_function(wrap_pyfunction!(window::set_readiness, module)?)?;
+    module.add_function(wrap_pyfunction!(window::_metrics_text, module)?)?;
+    module.add_function(wrap_pyfunction!(window::_metric_families, module)?)?;
+    module.add("_label", labels::variable()?.bind(py))?;
+    module.add_function(wrap_pyfunction!(labels::_label_changed, module)?)?;
     module.add_class::<recording::PyRecording>()?;
     module.add_function(wrap_pyfunction!(recording::abandon_recording, module)?)?;
     module.add_function(wrap_pyfunction!(recording::learn_task_fields, module)?)?;
@@ -257,10 +238,7 @@ pub(crate) fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(_may_have_settings, module)?)?;
     module.add_function(wrap_pyfunction!(_seconds, module)?)?;
     module.add_function(wrap_pyfunction!(_spin_window, module)?)?;
-    module.add_function(wrap_pyfunction!(_map_page, module)?)?;
     module.add_function(wrap_pyfunction!(_metric_tables, module)?)?;
-    module.add_function(wrap_pyfunction!(_read_slots, module)?)?;
-    module.add_function(wrap_pyfunction!(_page_layout, module)?)?;
     module.add_function(wrap_pyfunction!(_init_c_caller, module)?)?;
     module.add_function(wrap_pyfunction!(_add_methods, module)?)?;
     module.add_function(wrap_pyfunction!(_context_scratch, module)?)?;

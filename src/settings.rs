@@ -42,6 +42,8 @@ enum Kind {
     Number(u64, u64, &'static [&'static str]),
     Signal,
     Path,
+    /// `0` or `1`, `unix:PATH` or `HOST:PORT`.
+    Address,
 }
 
 /// The value of a variable.
@@ -87,7 +89,8 @@ const PYTHON: &[Variable] = &[
     ),
     variable("WAKELOOP_WATCHDOG", Kind::Time, TIME),
     variable("WAKELOOP_SLOW_TURN", Kind::Time, TIME),
-    variable("WAKELOOP_PUBLISH", Kind::Switch, SWITCH),
+    variable("WAKELOOP_ADMIN", Kind::Address, "0, 1, unix:PATH or HOST:PORT"),
+    variable("WAKELOOP_ADMIN_LIMIT", Kind::Time, TIME),
     variable("WAKELOOP_RECORD", Kind::Path, "the path of a file"),
     variable("WAKELOOP_RECORD_SIGNAL", Kind::Signal, "a signal such as USR2, SIGUSR2 or 12"),
 ];
@@ -160,6 +163,9 @@ impl Variable {
         if matches!(self.kind, Kind::Path) {
             return Ok(Some(Value::Path(text.to_owned())));
         }
+        if matches!(self.kind, Kind::Address) && is_address(text) {
+            return Ok(Some(Value::Path(text.to_owned())));
+        }
         let value = text.to_str().and_then(|text| self.kind.parse(&word(text)));
         value.map(Some).ok_or_else(|| self.wrong(text))
     }
@@ -167,6 +173,16 @@ impl Variable {
     fn wrong(&self, text: &OsStr) -> WrongSetting {
         WrongSetting { name: self.name, value: quoted(text), allowed: self.allowed }
     }
+}
+
+/// Is it `unix:PATH` or `HOST:PORT`?
+fn is_address(text: &OsStr) -> bool {
+    if let Some(path) = text.as_encoded_bytes().strip_prefix(b"unix:") {
+        return !path.is_empty();
+    }
+    let is_port = |port: &str| number(port).is_some_and(|port| port <= u16::MAX.into());
+    let parts = text.to_str().and_then(|text| text.rsplit_once(':'));
+    parts.is_some_and(|(host, port)| !host.is_empty() && is_port(port))
 }
 
 /// White space and case do not count.
@@ -182,7 +198,7 @@ pub(crate) fn time(text: &str) -> Option<f64> {
 impl Kind {
     fn parse(&self, word: &str) -> Option<Value> {
         match self {
-            Kind::Switch => match word {
+            Kind::Switch | Kind::Address => match word {
                 "0" => Some(Value::Switch(false)),
                 "1" => Some(Value::Switch(true)),
                 _ => None,
@@ -371,7 +387,7 @@ mod tests {
         assert_eq!(parse(of("WAKELOOP_TLS"), " Native "), Some(Value::Word("native")));
         assert_eq!(parse(&SPIN, "\tOFF\n"), Some(Value::Word("off")));
         assert_eq!(parse(&WORKERS, " 8"), Some(Value::Number(8)));
-        assert_eq!(parse(of("WAKELOOP_PUBLISH"), "1 "), Some(Value::Switch(true)));
+        assert_eq!(parse(of("WAKELOOP_ADMIN"), "1 "), Some(Value::Switch(true)));
         assert_eq!(parse(of("WAKELOOP_RECORD"), " a "), Some(Value::Path(" a ".into())));
     }
 

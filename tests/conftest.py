@@ -75,8 +75,8 @@ def pytest_generate_tests(metafunc):
         metafunc.parametrize("loop_name", [pytest.param(name, marks=marks.get(name, ())) for name in names])
 
 
-#: wakeloop's two TLS engines. Every TLS test runs with both. Free-threaded builds of Python have one.
-ENGINES = ["sslobject"] if builds.FREE_THREADED else ["native", "sslobject"]
+#: wakeloop's two TLS engines. Every TLS test runs with both.
+ENGINES = ["native", "sslobject"]
 
 
 @pytest.fixture

@@ -20,6 +20,7 @@ from . import _first_import
 from . import _core
 from . import _lazy
 from ._core import (
+    Admin,
     EchoServer,
     Event,
     File,
@@ -61,8 +62,9 @@ if _TYPE_CHECKING:
     from ._files.text import TextFile
     from ._group import EventLoopGroup
     from ._group.servers import GroupServer
+    from ._observe.admin import admin, set_ready
     from ._observe.exposition import metrics_text
-    from ._observe.publish import publish
+    from ._observe.labels import label
     from ._observe.record import Recorder, record
     from ._observe.tasks import tasks, track_waits
     from ._observe.watchdog import watchdog
@@ -70,6 +72,7 @@ if _TYPE_CHECKING:
 
 # Without `open`, which is public too: `import *` must not replace the built-in function.
 __all__ = [
+    "Admin",
     "EchoServer",
     "Event",
     "EventLoop",
@@ -96,16 +99,18 @@ __all__ = [
     "Watchdog",
     "WorkerMetrics",
     "__version__",
+    "admin",
     "configure",
     "install",
+    "label",
     "metrics_text",
     "new_event_loop",
     "open_connection",
     "open_unix_connection",
-    "publish",
     "record",
     "run",
     "runtime_metrics",
+    "set_ready",
     "sleep",
     "spawn_blocking",
     "start_echo_server",
@@ -134,11 +139,13 @@ _LAZY = {
     "SlowCallback": "metrics",
     "TextFile": "_files.text",
     "WorkerMetrics": "metrics",
+    "admin": "_observe.admin",
+    "label": "_observe.labels",
     "metrics_text": "_observe.exposition",
     "open": "_files",
-    "publish": "_observe.publish",
     "record": "_observe.record",
     "runtime_metrics": "metrics",
+    "set_ready": "_observe.admin",
     "tasks": "_observe.tasks",
     "track_waits": "_observe.tasks",
     "watchdog": "_observe.watchdog",

@@ -27,7 +27,8 @@ import wakeloop
 from wakeloop import _core
 from wakeloop._loop import settings
 from wakeloop._net import tls
-from wakeloop._observe import page
+from wakeloop._observe import trace_file
+from wakeloop._observe.client import WindowError, fetch
 from wakeloop._observe.top import run as run_top
 
 #: How the program was called.
@@ -290,9 +291,9 @@ def tls_engine() -> str:
 
 
 def top(argv: list[str]) -> int:
-    """show the event loops of another process, which publishes its figures (WAKELOOP_PUBLISH=1)"""
+    """show the event loops of the processes that have a window (WAKELOOP_ADMIN=1), or of one and its workers"""
     parser = parser_of(top)
-    parser.add_argument("pid", type=int, help="the process")
+    parser.add_argument("pid", type=int, nargs="?", help="a process; without one, all of this user's")
     parser.add_argument("--interval", type=float, default=1.0, metavar="SECONDS", help="between readings; 1 by default")
     parser.add_argument("--once", action="store_true", help="print the figures of one interval, and end")
     parser.add_argument("--json", action="store_true", help="print a line of JSON for each interval")
@@ -301,14 +302,46 @@ def top(argv: list[str]) -> int:
         parser.error("the interval must be between 0.01 and 3600 seconds")
     try:
         run_top(options.pid, interval=options.interval, once=options.once, as_json_lines=options.json)
-    except (page.PageError, ImportError) as error:
+    except (WindowError, ImportError) as error:
         return fail(error)
     except KeyboardInterrupt:
         pass
     return 0
 
 
-COMMANDS = {"run": run, "info": info, "top": top, "echo": echo, "demo": demo}
+def trace(argv: list[str]) -> int:
+    """record the next seconds of a process that has a window (WAKELOOP_ADMIN=1), as a trace for Perfetto"""
+    parser = parser_of(trace)
+    parser.add_argument("pid", type=int, help="the process")
+    parser.add_argument("--seconds", type=float, default=1.0, help="how long to record; 1 by default")
+    parser.add_argument("--output", default="trace.json", metavar="FILE", help="trace.json by default")
+    options = parser.parse_args(argv)
+    if not 0.01 <= options.seconds <= 60:
+        parser.error("record for 0.01 to 60 seconds")
+    try:
+        trace_file.check(options.output)
+        status, body = fetch(options.pid, f"/trace?seconds={options.seconds}", options.seconds + 30)
+        if status != 200:
+            return fail(body.decode(errors="replace").strip())
+        trace_file.write(options.output, lambda descriptor: write_all(descriptor, body))
+    except KeyboardInterrupt:
+        return 0
+    except WindowError as error:
+        return fail(error)
+    except OSError as error:
+        return fail(f"cannot write {options.output}: {error.strerror}")
+    print(f"{options.output}: open it in https://ui.perfetto.dev")
+    return 0
+
+
+def write_all(descriptor: int, data: bytes) -> None:
+    """Writes to a file, and waits while a pipe is full."""
+    os.set_blocking(descriptor, True)
+    with open(descriptor, "wb", closefd=False) as file:
+        file.write(data)
+
+
+COMMANDS = {"run": run, "info": info, "top": top, "trace": trace, "echo": echo, "demo": demo}
 
 
 def main() -> int:

@@ -587,6 +587,30 @@ def start_watchdog(limit: float, fd: int | None, /) -> Watchdog:
     """
 def stop_watchdog() -> None:
     """Stop the watchdog of this process, if there is one."""
+
+@final
+class Admin:
+    """The window into this process: see `wakeloop.admin`. As a context manager it closes at the end of the block."""
+
+    @property
+    def limit(self) -> float:
+        """How long a turn may last in seconds, until `/livez` says that the process is not alive."""
+    @property
+    def addresses(self) -> list[str]:
+        """The addresses: `unix:PATH`, and `HOST:PORT` if there is a TCP address."""
+    def is_open(self) -> bool:
+        """Whether it answers: it was neither closed nor replaced, and this is no forked child of its process."""
+    def close(self) -> None:
+        """Close it, and wait until it has ended. May be called twice, and from any thread."""
+    def __enter__(self) -> Self:
+        """The window itself, which is open already."""
+    def __exit__(self, *_exception: object) -> None:
+        """close()."""
+
+def open_admin(address: bytes, limit: float, /) -> Admin:
+    """Open a window in place of the current one. The limit is positive."""
+def set_readiness(ready: bool, limit: float, /) -> None:
+    """Set whether the program is ready, and the longest delay in seconds of a loop that is."""
 def _init_c_caller() -> None:
     """Finds out how `_asyncio` calls `call_soon`. The package calls this once, when its Python half is loaded."""
 def _forked() -> None:
@@ -597,18 +621,12 @@ def _forking() -> None:
     """
 def _histogram_bounds() -> list[int]:
     """The bounds between the buckets of `wakeloop.Histogram`, in nanoseconds."""
-def _map_page(fd: int) -> None:
-    """Map the shared page, a sealed file of the size that `_page_layout` says."""
+def _metric_families() -> list[tuple[str, str, str, list[tuple[dict[str, str], Any]]]]:
+    """The same for a library: name, kind, help, and for each sample its labels, and its number, or buckets and sum."""
 def _metric_tables() -> dict[str, list[tuple[str, str, str]]]:
     """The table of each class of `wakeloop.metrics`: names, kinds and help."""
-def _page_layout() -> tuple[int, int, list[tuple[str, int, str]]]:
-    """The shared page: its size, the size of a loop's slot in it, and the name, position and type of everything in a
-    slot.
-    """
-def _read_slots(
-    slots: bytes, now: int
-) -> list[tuple[bytes, int, bool, int, dict[str, Any], list[tuple[int, int, bytes]]]]:
-    """The published loops in the slots of another process's page, at a time in nanoseconds."""
+def _metrics_text() -> str:
+    """The metrics of this process in Prometheus' text format. The gauges of loops are as they were last counted."""
 def _may_have_settings() -> bool:
     """May one of the environment variables be set?"""
 def _seconds(text: str) -> float | None:
@@ -764,10 +782,21 @@ class EventLoop:
         """Forget the durations that `metrics()` has counted in histograms. Between two turns or in a callback."""
     def _is_parents(self) -> bool:
         """Is this a forked child that has not taken the loop over from its parent?"""
-    def _publish(self, name: bytes) -> bool:
-        """Publish the counters on the shared page, under a name. False if the page has no room."""
-    def _publish_slow(self, nanos: int, name: bytes) -> None:
-        """Write a callback that took so many nanoseconds to the shared page."""
+    def _count(self, queued: int) -> None:
+        """Count the gauges of the metrics. So many jobs of the default executor have not begun to run."""
+    def _register(self, thread: bytes) -> None:
+        """Show the loop to tools under the name of this thread, with a number behind it if another open loop has the
+        name.
+        """
+    def _registered_name(self) -> str | None:
+        """The name under which tools see the loop; None if it is closed, or is a parent process's."""
+    def _keep_busy_wait(self, nanos: int, text: bytes) -> None:
+        """Keep a task or callback for which the loop waits busily, so many nanoseconds after that has begun."""
+    def _keep_slow(self, nanos: int, name: bytes, slow: bool) -> None:
+        """Keep a callback that took so many nanoseconds: a slow turn, or one that is only long."""
+    def _slow_turns(self) -> list[tuple[float, float, str]]:
+        """The last slow turns, the latest first: when each ended, how long it took, and its name. Times are in seconds.
+        """
     def _time_steps(self, on: bool) -> None:
         """Record from now on when each task ends a step, or no longer. A closed loop records nothing."""
     def _last_step(self, task: Any) -> float | None:
@@ -875,6 +904,13 @@ class EventLoop:
     ) -> tuple[int, Exception | None]:
         """Send the file with this descriptor. Awaitable: returns (number of bytes sent, exception or None)."""
 
+
+# -- labels -------------------------------------------------------------------------------------------------
+
+_label: contextvars.ContextVar[str | None]
+
+def _label_changed() -> None:
+    """The label of the current context has changed. Called by `wakeloop.label`."""
 
 # -- the flight recorder ------------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from . import _lazy
 from ._asyncio import compat, parameters
-from ._loop import debug, fallbacks, inheritance, reports
+from ._loop import debug, executor, fallbacks, inheritance, reports
 from ._net import sockets
 from ._observe import slow
 
@@ -33,7 +33,9 @@ TABLE: dict[str, tuple[Callable[..., Any] | str, str, str]] = {
     "later": (fallbacks.later, "self, delay, callback, *args, context", "call_later, and call_at is overridden."),
     "inherit": (inheritance.inherit, "loop", "The methods of a loop's class may have changed."),
     "new_gate": (fallbacks.new_gate, "", "A thread cancels a handle that runs."),
+    "count_gauges": (executor.count_gauges, "loop", "A thread without the GIL has asked for the gauges."),
     "keep_slow": (slow.keep_slow, "loop, nanos, work, slow", "A callback took long."),
+    "keep_busy_wait": (slow.keep_busy_wait, "loop, nanos, callback", "A loop runs a callback again and again."),
     "slow_turn": (slow.slow_turn, "loop, seconds, work, unreported", "A turn took long, and is to be logged."),
     "slow_turn_recorded": ("_observe.record.slow_turn_recorded", "", "A turn took long while the flight recorder runs."),
     # -- debug mode

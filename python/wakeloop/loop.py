@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Callable, Coroutine, Self, TypeVar, TypeV
 from . import _core, _lazy
 from ._asyncio import BaseEventLoop, BaseTransport, base_events, compat, constants, events, selector_events
 from ._loop import LoopState, children, inheritance, settings, stepping
-from ._loop.executor import is_pythons
+from ._loop.executor import count_gauges, is_pythons
 from ._loop.selector import SelectorFacade
 from ._loop.wakeup import Loan
 from ._net import connections, pipes, sendfile, sockets, tls
@@ -61,7 +61,6 @@ _NAMES = (
     "_pidfds",
     "_selector",
     "_signal_handlers",
-    "_slow_turns",
     "_timer_cancelled_count",
     "_timer_list",
     "_transports",
@@ -120,8 +119,6 @@ class EventLoop(LoopState):
             # They are asked for when descriptors run out. Then it is too late to open the file of a module.
             with contextlib.suppress(ImportError, OSError):
                 _lazy.load("metrics")
-        if registry.publishes_new or (given and given["WAKELOOP_PUBLISH"]):
-            _lazy.load("_observe.publish").publish_new(self)
 
     def __repr__(self) -> str:
         text = super().__repr__()
@@ -136,14 +133,13 @@ class EventLoop(LoopState):
         loop was closed.
         """
         metrics = _lazy.load("metrics")
-        queue: Any = getattr(self._default_executor, "_work_queue", None)
+        count_gauges(self)
+        slow = self._slow_turns()
         now = time.monotonic()
-        slow = [metrics.SlowCallback(name, took, now - ended) for ended, took, name in self._slow_turns.copy()]
         added = {
             "closed": self.is_closed(),
             "running": self.is_running(),
-            "last_slow_turns": tuple(reversed(slow)),
-            "executor_queued": queue.qsize() if hasattr(queue, "qsize") else 0,
+            "last_slow_turns": tuple(metrics.SlowCallback(name, took, now - ended) for ended, took, name in slow),
         }
         result: LoopMetrics = metrics.LoopMetrics._from_native(self._metrics() | added)
         return result
@@ -205,6 +201,10 @@ class EventLoop(LoopState):
             settings.watchdog_unasked = False
             if settings.setting("WAKELOOP_WATCHDOG") is not None:
                 _lazy.load("_observe.watchdog").start_if_asked()
+        if settings.admin_unasked:
+            settings.admin_unasked = False
+            if settings.setting("WAKELOOP_ADMIN"):
+                _lazy.load("_observe.admin").open_if_asked()
         if not stepping.has_own_turn(self, _turns):
             self._run()
             return
@@ -565,7 +565,8 @@ class EventLoop(LoopState):
         self, host: Any, port: Any, *, family: int = 0, type: int = 0, proto: int = 0, flags: int = 0
     ) -> list[Any]:
         """As socket.getaddrinfo, without blocking the loop."""
-        if not self._debug and compat.looks_up_names():
+        usable = not (self._debug or self._executor_shutdown_called or self.is_closed())
+        if usable and compat.looks_up_names():
             found = self._look_up(host, port, family, type, proto, flags, self._may_look_up())
             if found is not None:
                 return found if isinstance(found, list) else await found

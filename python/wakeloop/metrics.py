@@ -196,6 +196,9 @@ class LoopMetrics(Snapshot):
     spin_hits: int
     #: The time of the others, as part of `idle_seconds`.
     spin_lost_seconds: float
+    #: Times that a task or callback ran again and again while the loop waited for nothing else, for a second or more.
+    #: `/slow` of the window names the last one.
+    busy_waits: int
 
     #: How long the work of a turn had been ready when the loop came to it. There is one duration for each turn that
     #: had work, that of its oldest.

@@ -8,6 +8,7 @@ It has the metrics of `wakeloop.metrics_text()`, beside those that the program h
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from ._extras import needed
 
@@ -15,8 +16,8 @@ with needed(__name__, "prometheus-client", "wakeloop[prometheus]"):
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
     from prometheus_client.registry import Collector as _Base
 
-from ._observe.exposition import Family, coarse, families
-from .metrics import Histogram
+from . import _core
+from ._observe.exposition import count_all
 
 __all__ = ("Collector",)
 
@@ -33,21 +34,20 @@ class Collector(_Base):
 
     def collect(self) -> Iterable[Metric]:
         """Return the metrics of this moment, as families of prometheus_client."""
-        return [_metric(family) for family in families()]
+        count_all()
+        return [_metric(*family) for family in _core._metric_families()]
 
 
-def _metric(family: Family) -> Metric:
-    names = list(family.samples[0].labels)
-    if family.kind == "histogram":
-        histogram = HistogramMetricFamily(family.name, family.help, labels=names)
-        for sample in family.samples:
-            assert isinstance(sample.value, Histogram)
-            buckets = [("+Inf" if bound == float("inf") else repr(bound), count) for bound, count in coarse(sample.value)]
-            histogram.add_metric(list(sample.labels.values()), buckets, sample.value.sum)
+def _metric(name: str, kind: str, text: str, samples: list[tuple[dict[str, str], Any]]) -> Metric:
+    names = list(samples[0][0])
+    if kind == "histogram":
+        histogram = HistogramMetricFamily(name, text, labels=names)
+        for labels, (buckets, total) in samples:
+            bounds = [("+Inf" if bound == float("inf") else repr(bound), count) for bound, count in buckets]
+            histogram.add_metric(list(labels.values()), bounds, total)
         return histogram
-    kind = CounterMetricFamily if family.kind == "counter" else GaugeMetricFamily
-    metric: CounterMetricFamily | GaugeMetricFamily = kind(family.name, family.help, labels=names)
-    for sample in family.samples:
-        assert not isinstance(sample.value, Histogram)
-        metric.add_metric(list(sample.labels.values()), sample.value)
+    family = CounterMetricFamily if kind == "counter" else GaugeMetricFamily
+    metric: CounterMetricFamily | GaugeMetricFamily = family(name, text, labels=names)
+    for labels, value in samples:
+        metric.add_metric(list(labels.values()), value)
     return metric

@@ -123,8 +123,8 @@ def infos(loop: asyncio.AbstractEventLoop) -> list[TaskInfo]:
     """What every task of the loop does: those that wait longest first, those that do not wait last."""
     if loop.is_closed():
         return []
-    before, now_seen = _seen.get(loop, {}), _Seen()
-    found = [_look(loop, task, before, now_seen) for task in _tasks_of(loop)]
+    before, now_seen, futures = _seen.get(loop, {}), _Seen(), _FutureWaits()
+    found = [_look(loop, task, before, now_seen, futures) for task in _tasks_of(loop)]
     _seen[loop] = now_seen
     found.sort(key=lambda info: (info.state != "waiting", -(info.seconds or 0.0)))
     return found
@@ -144,11 +144,13 @@ def _tasks_of(loop: asyncio.AbstractEventLoop) -> list[asyncio.Task[Any]]:
     return [task for task in dict.fromkeys(found) if futures._get_loop(task) is loop and not task.done()]
 
 
-def _look(loop: asyncio.AbstractEventLoop, task: asyncio.Task[Any], before: _Seen, now_seen: _Seen) -> TaskInfo:
+def _look(
+    loop: asyncio.AbstractEventLoop, task: asyncio.Task[Any], before: _Seen, now_seen: _Seen, futures: _FutureWaits
+) -> TaskInfo:
     # The loop may run in another thread. If the task was stepped during the look, look again.
     for _ in range(3):
         future = _waiter(task)
-        info = _describe(loop, task, future)
+        info = _describe(loop, task, future, futures)
         if _waiter(task) is future:
             break
     if info.state == "waiting" and info.seconds is None:
@@ -178,7 +180,7 @@ def _waiter(task: Any) -> Any:
 # -- one task ----------------------------------------------------------------------------------------------------
 
 
-def _describe(loop: Any, task: asyncio.Task[Any], future: Any) -> TaskInfo:
+def _describe(loop: Any, task: asyncio.Task[Any], future: Any, futures: _FutureWaits) -> TaskInfo:
     coroutine = task.get_coro()
     links = list(_chain(coroutine))
     found = _frames(links)
@@ -200,7 +202,7 @@ def _describe(loop: Any, task: asyncio.Task[Any], future: Any) -> TaskInfo:
     if future is None or future.done():
         return dataclasses.replace(info, state="ready")
     try:
-        wait, seconds = _wait_of(links, future), _seconds(loop, task, links[-1] if links else None)
+        wait, seconds = _wait_of(links, future, futures), _seconds(loop, task, links[-1] if links else None)
     except Exception:  # An object of the program's own class is not what it looks like.
         wait, seconds = _Wait("future", _named(future), future), None
     text = printable(wait.text)
@@ -356,7 +358,7 @@ class _Wait:
     target: Any = None
 
 
-def _wait_of(links: list[_Link], future: Any) -> _Wait:
+def _wait_of(links: list[_Link], future: Any, futures: _FutureWaits) -> _Wait:
     # The functions of asyncio, and our own, at the end of the chain: from the innermost to the first of the program.
     found: _Wait | None = None
     for link in reversed(links):
@@ -365,9 +367,13 @@ def _wait_of(links: list[_Link], future: Any) -> _Wait:
             break
         if _is_native(link.awaitable):
             found = _native_wait(link)
+        elif link.function == ("asyncio.tasks", "wait_for"):
+            # In Python 3.11 it waits for a future of its own, and a task of it for what it was given.
+            awaited = _local(link, "fut") if sys.version_info < (3, 12) and found is None else None
+            found = futures.wait(awaited) if asyncio.isfuture(awaited) else found
         elif (known := _KNOWN.get(link.function)) is not None and (found is None or link.function in _COMPOSED):
-            found = known(link) or found
-    return found or _future_wait(future)
+            found = known(link)
+    return found or futures.wait(future)
 
 
 def _local(link: _Link, name: str) -> Any:
@@ -419,12 +425,6 @@ def _wait_call(link: _Link) -> _Wait:
     return _Wait("wait", f"wait() for {len(awaited)} futures, {done} of them done")
 
 
-def _wait_for(link: _Link) -> _Wait | None:
-    # In Python 3.11 it waits for a future of its own, and a task of it for what it was given.
-    awaited = _local(link, "fut") if sys.version_info < (3, 12) else None
-    return _future_wait(awaited) if asyncio.isfuture(awaited) else None
-
-
 def _to_thread(link: _Link) -> _Wait:
     function = getattr(_local(link, "func"), "__qualname__", None)
     return _Wait("executor job", f"to_thread({function})" if isinstance(function, str) else "to_thread()")
@@ -462,10 +462,9 @@ def _process(link: _Link) -> _Wait:
 
 
 #: The functions of asyncio, of all versions, in which a task waits.
-_KNOWN: dict[tuple[str, str], Callable[[_Link], _Wait | None]] = {
+_KNOWN: dict[tuple[str, str], Callable[[_Link], _Wait]] = {
     ("asyncio.tasks", "sleep"): _sleep,
     ("asyncio.tasks", "_wait"): _wait_call,
-    ("asyncio.tasks", "wait_for"): _wait_for,
     ("asyncio.tasks", "as_completed.<locals>._wait_for_one"): lambda _: _Wait("wait", "as_completed()"),
     ("asyncio.tasks", "_AsCompletedIterator._wait_for_one"): lambda _: _Wait("wait", "as_completed()"),
     ("asyncio.taskgroups", "TaskGroup._aexit"): _of("task group", "tasks", lambda it: f"{len(it._tasks)} left"),
@@ -511,24 +510,39 @@ _COMPOSED = {
 }
 
 
-def _future_wait(future: Any) -> _Wait:
-    if is_task(future):
-        return _Wait("task", f"task {future.get_name()!r}", future)
-    if isinstance(children := getattr(future, "_children", None), list):
-        done = sum(child.done() for child in children)
-        return _Wait("gather", f"gather() of {len(children)} futures, {done} of them done", future)
-    for callback, *_ in getattr(future, "_callbacks", None) or ():
-        chained = _is_function(callback, "_chain_future.<locals>._call_check_cancel")
-        if chained or type(callback).__name__ == "ExecutorFuture":
-            return _Wait("executor job", "job of an executor", future)
-        if _is_function(callback, "shield.<locals>._outer_done_callback"):
-            variables = dict(zip(callback.__code__.co_freevars, callback.__closure__ or (), strict=True))
-            wait = _future_wait(variables["inner"].cell_contents)
-            return _Wait(wait.kind, f"shield() of {wait.text}", wait.target)
-    text = _named(future)
-    if traceback := getattr(future, "_source_traceback", None):  # In debug mode.
-        text += f", made at {traceback[-1].filename}:{traceback[-1].lineno}"
-    return _Wait("future", text, future)
+class _FutureWaits:
+    """The names of waits for futures. Each future is asked once: many tasks may wait for one, and asking it takes
+    time for each of its callbacks.
+    """
+
+    def __init__(self) -> None:
+        #: By the ids of the futures. It keeps them alive, so that no other one gets the id.
+        self._known: dict[int, tuple[Any, _Wait]] = {}
+
+    def wait(self, future: Any) -> _Wait:
+        known = self._known.get(id(future))
+        if known is None:
+            known = self._known[id(future)] = future, self._ask(future)
+        return known[1]
+
+    def _ask(self, future: Any) -> _Wait:
+        if is_task(future):
+            return _Wait("task", f"task {future.get_name()!r}", future)
+        if isinstance(children := getattr(future, "_children", None), list):
+            done = sum(child.done() for child in children)
+            return _Wait("gather", f"gather() of {len(children)} futures, {done} of them done", future)
+        for callback, *_ in getattr(future, "_callbacks", None) or ():
+            chained = _is_function(callback, "_chain_future.<locals>._call_check_cancel")
+            if chained or type(callback).__name__ == "ExecutorFuture":
+                return _Wait("executor job", "job of an executor", future)
+            if _is_function(callback, "shield.<locals>._outer_done_callback"):
+                variables = dict(zip(callback.__code__.co_freevars, callback.__closure__ or (), strict=True))
+                wait = self.wait(variables["inner"].cell_contents)
+                return _Wait(wait.kind, f"shield() of {wait.text}", wait.target)
+        text = _named(future)
+        if traceback := getattr(future, "_source_traceback", None):  # In debug mode.
+            text += f", made at {traceback[-1].filename}:{traceback[-1].lineno}"
+        return _Wait("future", text, future)
 
 
 def _is_function(callback: Any, name: str) -> bool:

@@ -28,6 +28,7 @@ use crate::capi;
 use crate::capi::Fallible;
 use crate::capi::fallible::dict;
 use crate::fork::forked;
+use crate::poison::unpoisoned;
 use crate::runtime::sync::oneshot;
 use crate::runtime::yield_now;
 
@@ -94,7 +95,7 @@ struct Done {
 impl Done {
     fn __call__(&self, task: &Bound<'_, PyAny>) {
         // The lock may be poisoned: taking the sender cannot panic half-way.
-        let sender = self.sender.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
+        let sender = unpoisoned(self.sender.lock()).take();
         if let Some(sender) = sender {
             // It fails if the Rust future was dropped.
             let _ = sender.send(task.call_method0(Fallible("result")).map(Bound::unbind));

@@ -5,7 +5,7 @@ use std::error::Error;
 use std::fmt::{self, Display, Formatter};
 use std::io;
 
-use crate::capi::error::{self, raise_errno_with, raise_numbered};
+use crate::capi::error::{raise_errno_with, raise_numbered, raise_os_error};
 use crate::capi::imports::imports;
 use crate::capi::{Exception, Raised};
 use crate::resolver::LookupError;
@@ -54,5 +54,5 @@ pub(crate) fn raise_io(error: &io::Error) -> Raised {
             return Exception::ValueError.raise(&wrong.to_string());
         }
     }
-    error::raise_io(error)
+    raise_os_error(error)
 }

@@ -15,8 +15,9 @@ use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 
+use super::io_error::raise_io;
 use crate::capi::call::call0;
-use crate::capi::error::{Outcome, exception, raise_io};
+use crate::capi::error::{Outcome, exception};
 use crate::capi::imports::imports;
 use crate::capi::{Fallible, Fatal, Raised, Ref};
 use crate::event_loop::core::inbox::{Inbox, Message};
@@ -24,6 +25,7 @@ use crate::event_loop::core::process::PARENTS_LOOP;
 use crate::event_loop::event_loop::EventLoop;
 use crate::event_loop::unraisable::unraisable;
 use crate::fork::Owner;
+use crate::poison::unpoisoned;
 
 /// Sends messages to one loop. It is `Send` and `Sync`. It may outlive the loop; messages to a closed loop are dropped.
 #[derive(Clone, Debug)]
@@ -133,7 +135,7 @@ pub(crate) struct ForeignQueue {
 impl ForeignQueue {
     fn lock(&self) -> std::sync::MutexGuard<'_, Option<Vec<Message>>> {
         // The lock may be poisoned: pushing to a Vec cannot panic half-way.
-        self.messages.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+        unpoisoned(self.messages.lock())
     }
 
     fn send(&self, message: Message) {

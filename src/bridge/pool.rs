@@ -4,7 +4,7 @@
 //! a name needs neither. The pool is created on first use, and again in a forked child.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use pyo3::exceptions::PyRuntimeError;
@@ -19,6 +19,7 @@ use crate::capi::Fallible;
 use crate::capi::call::panic_text;
 use crate::capi::error::exception;
 use crate::fork::Owned;
+use crate::poison::unpoisoned;
 use crate::runtime::BlockingPool;
 
 /// The maximum size of asyncio's default executor.
@@ -32,7 +33,7 @@ static POOL: Mutex<Option<Owned<BlockingPool>>> = Mutex::new(None);
 /// Lets `submit` pass a job to the pool, which is not retired meanwhile.
 fn with_pool(submit: impl FnOnce(&BlockingPool)) {
     // The lock may be poisoned: no code under it can panic half-way through a change.
-    let mut place = POOL.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut place = unpoisoned(POOL.lock());
     if let Some(pool) = place.as_ref().and_then(Owned::get) {
         return submit(pool);
     }
@@ -47,7 +48,7 @@ fn with_pool(submit: impl FnOnce(&BlockingPool)) {
 pub(crate) fn _end_idle_threads(py: Python<'_>) {
     /// A thread that is idle ends much sooner.
     const MOST: Duration = Duration::from_millis(20);
-    let mut place = POOL.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut place = unpoisoned(POOL.lock());
     let retired = place.take();
     drop(place);
     if let Some(pool) = retired.and_then(Owned::into_inner) {

@@ -2,31 +2,27 @@
 
 use std::cell::RefCell;
 use std::io;
-use std::sync::Mutex;
+use std::ptr::null_mut;
+use std::sync::atomic::AtomicPtr;
+use std::sync::atomic::Ordering::{Acquire, Release};
+use std::sync::{Mutex, MutexGuard};
 
 use crate::fork::Owned;
+use crate::poison::unpoisoned;
 use crate::runtime::{Builder, Handle, NoThread, Runtime};
 use crate::settings;
 
-struct State {
-    /// A forked child has the memory of its parent's runtime, but not the threads, one of which may have held a lock of
-    /// it at the fork.
-    started: Option<Owned<Handle>>,
-    workers: Option<usize>,
-}
+/// The handle of the last runtime that was started, which stays; null if none was. A forked child has the memory of its
+/// parent's runtime, but not the threads, one of which may have held a lock of it at the fork. It is no lock itself, so
+/// that a thread which needs no GIL may look at any time.
+static STARTED: AtomicPtr<Owned<Handle>> = AtomicPtr::new(null_mut());
 
-impl State {
-    /// The handle, if the runtime was started in this process.
-    fn handle(&self) -> Option<&Handle> {
-        self.started.as_ref()?.get()
-    }
-}
+/// The number of workers with which the runtime will start. Locked while it starts.
+static WORKERS: Mutex<Option<usize>> = Mutex::new(None);
 
-static STATE: Mutex<State> = Mutex::new(State { started: None, workers: None });
-
-fn state() -> std::sync::MutexGuard<'static, State> {
+fn workers() -> MutexGuard<'static, Option<usize>> {
     // The lock may be poisoned: the code under it changes the state last.
-    STATE.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    unpoisoned(WORKERS.lock())
 }
 
 thread_local! {
@@ -48,13 +44,13 @@ pub(crate) fn handle() -> io::Result<Handle> {
 }
 
 fn start() -> io::Result<Handle> {
-    let mut state = state();
-    if let Some(handle) = state.handle() {
-        return Ok(handle.clone());
+    let workers = workers();
+    if let Some(handle) = started() {
+        return Ok(handle);
     }
     settings::check()?;
     let mut builder = Builder::new();
-    if let Some(workers) = state.workers {
+    if let Some(workers) = *workers {
         builder = builder.worker_threads(workers);
     }
     let runtime = builder.thread_name("wakeloop").build().map_err(|error| match error.kind() {
@@ -66,21 +62,24 @@ fn start() -> io::Result<Handle> {
     handle.open_driver()?;
     // The runtime is never dropped: joining its threads at exit could wait for a peer that never sends.
     std::mem::forget::<Runtime>(runtime);
-    state.started = Some(Owned::new(handle.clone()));
+    // Ordering: Release pairs with the Acquire in `started`.
+    STARTED.store(Box::into_raw(Box::new(Owned::new(handle.clone()))), Release);
     Ok(handle)
 }
 
 /// The handle, if the runtime was started in this process.
 pub(crate) fn started() -> Option<Handle> {
-    state().handle().cloned()
+    // Ordering: Acquire pairs with the Release in `start`.
+    // SAFETY: null, or stored by `start`, which leaks it.
+    unsafe { STARTED.load(Acquire).as_ref() }?.get().cloned()
 }
 
 /// Sets the number of workers with which the runtime will start. Returns false if it has started already.
-pub(crate) fn configure(workers: usize) -> bool {
-    let mut state = state();
-    if state.handle().is_some() {
+pub(crate) fn configure(wanted: usize) -> bool {
+    let mut workers = workers();
+    if started().is_some() {
         return false;
     }
-    state.workers = Some(workers);
+    *workers = Some(wanted);
     true
 }

@@ -3,7 +3,7 @@
 //! The task waits for an asyncio future of its own loop. Waking it sends a message to the loop, which sets the future's
 //! result to `None`. The outcome of the operation stays in the operation until the task takes it.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::Wake;
 
 use pyo3::prelude::*;
@@ -14,6 +14,7 @@ use crate::capi::imports::imports;
 use crate::capi::{Raised, Ref, This};
 use crate::event_loop::core::Core;
 use crate::event_loop::futures::new_future;
+use crate::poison::unpoisoned;
 
 /// A future of this loop.
 pub(crate) fn new_future_of(event_loop: &Ref) -> Result<Ref, Raised> {
@@ -68,7 +69,7 @@ impl WakeOnce {
     /// The waiter, if it was not woken yet.
     pub(crate) fn take(&self) -> Option<Waiter> {
         // The lock may be poisoned: taking the waiter cannot panic half-way.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+        unpoisoned(self.0.lock()).take()
     }
 }
 

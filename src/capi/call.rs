@@ -21,6 +21,7 @@ use super::fallible::interned;
 use super::imports::{Keywords, imports};
 use super::inspect::status;
 use super::object::{Borrowed, Ref};
+use super::raised::is_error_set;
 use super::section;
 
 /// CPython's own functions, as functions that may unwind.
@@ -395,17 +396,30 @@ pub(crate) fn given_or_copied(context: Option<impl Into<Ref>>) -> Result<Ref, Ra
 
 /// Every function that C calls runs its body through this one. A panic becomes a Python exception instead of ending
 /// the process. Without a panic this costs nothing.
+///
+/// A debug build checks that no error is left set by a call that succeeds: a [`Raised`] that was dropped would surface
+/// in a later, innocent call.
 #[inline(always)]
 pub(crate) fn guard<T: Failure>(body: impl FnOnce() -> T) -> T {
-    match catch_unwind(AssertUnwindSafe(body)) {
+    let checked = || {
+        let result = body();
+        debug_assert!(result.is_failure() || !is_error_set(), "a call that succeeded has left an error set");
+        result
+    };
+    match catch_unwind(AssertUnwindSafe(checked)) {
         Ok(value) => value,
         Err(payload) => panicked(payload),
     }
 }
 
 /// The value by which a C function says that an error is set.
-pub(crate) trait Failure {
+pub(crate) trait Failure: PartialEq + Sized {
     const FAILED: Self;
+
+    #[inline(always)]
+    fn is_failure(&self) -> bool {
+        *self == Self::FAILED
+    }
 }
 
 impl Failure for *mut ffi::PyObject {

@@ -69,8 +69,9 @@ pub(crate) fn raise_numbered(class: Borrowed<'_>, number: i32, text: &str) -> Ra
     made.map_or_else(|raised| raised, raise)
 }
 
-/// Sets the error indicator from a Rust I/O error.
-pub(crate) fn raise_io(error: &std::io::Error) -> Raised {
+/// Sets the error indicator from an error of a system call. One of the runtime may be another exception than `OSError`:
+/// see `bridge::io_error::raise_io`.
+pub(crate) fn raise_os_error(error: &std::io::Error) -> Raised {
     match error.raw_os_error() {
         Some(errno) => raise_errno(errno),
         None => match error.kind() {

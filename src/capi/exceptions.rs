@@ -95,7 +95,7 @@ pub(super) fn raise_message(class: &Ref, message: &str) -> Raised {
 pub(crate) fn take_unless_fatal() -> Result<Ref, Fatal> {
     let exception = take_exception();
     if Exception::SystemExit.matches(&exception) || Exception::KeyboardInterrupt.matches(&exception) {
-        raise(exception);
+        let Raised = raise(exception);
         return Err(Fatal);
     }
     Ok(exception)

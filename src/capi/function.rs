@@ -31,7 +31,7 @@ use super::imports::support;
 use super::inspect::{clear_error, status};
 use super::native::{self, Dealloc, Native, This, WeakList, native_class};
 use super::object::{Borrowed, Ref, Slot};
-use super::shared::dict_item;
+use super::shared::{dict_item, never_count};
 
 unsafe extern "C" {
     static mut PyMethod_Type: ffi::PyTypeObject;
@@ -380,7 +380,7 @@ fn create(
     let (template, dict, weaklist) = (Slot::empty(), Slot::empty(), WeakList::new());
     let inner = Slot::new(inner);
     let function = definition.map_or(ffi::PyMethodDef::zeroed().ml_meth, |it| it.function);
-    native::create(Function {
+    let function = native::create(Function {
         vectorcall,
         class,
         function,
@@ -390,7 +390,10 @@ fn create(
         template,
         dict,
         weaklist,
-    })
+    })?;
+    // Each call of a method counts it, and there are no more of them than methods.
+    never_count(&function);
+    Ok(function)
 }
 
 /// The parameters and the text, from a text that may begin with the call: `name(parameters)`, an empty line. Without a

@@ -163,8 +163,9 @@ impl Class {
     /// # Safety
     /// The contract of [`Native`] holds for it and for the struct that names this `Class`.
     pub(crate) unsafe fn set(&self, class: &Bound<'_, PyType>) {
-        let owned = class.clone().into_ptr();
-        self.0.store(owned.cast(), Ordering::Relaxed);
+        let owned = Ref::from(class.clone().into_any());
+        shared::never_count(&owned);
+        self.0.store(owned.into_ptr().cast(), Ordering::Relaxed);
     }
 }
 

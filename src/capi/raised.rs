@@ -12,11 +12,12 @@ use pyo3::prelude::*;
 use super::object::Ref;
 
 /// The error indicator is set.
+#[must_use = "the error indicator stays set until the error is returned, cleared or reported"]
 #[derive(Debug)]
 pub(crate) struct Raised;
 
 /// The error indicator is set, to an error that stops the loop.
-#[derive(Debug)]
+#[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Fatal;
 
 impl From<Fatal> for Raised {
@@ -75,7 +76,7 @@ impl Outcome {
     pub(crate) fn finish(self) -> Result<(), Fatal> {
         match self.0 {
             Some(exception) => {
-                raise(exception);
+                let Raised = raise(exception);
                 Err(Fatal)
             }
             None => Ok(()),
@@ -151,7 +152,7 @@ pub(crate) fn undisturbed<T>(body: impl FnOnce() -> T) -> T {
     let pending = is_error_set().then(take_exception);
     let result = body();
     if let Some(exception) = pending {
-        raise(exception);
+        let Raised = raise(exception);
     }
     result
 }

@@ -168,6 +168,25 @@ pub(crate) unsafe fn number(place: *const c_int) -> c_int {
     }
 }
 
+/// From now on nobody counts the references to `object`, which lives as long as the process.
+///
+/// On a free-threaded build, the thread that has made an object counts its own references, and all others use atomic
+/// operations. An object that the loops of several threads count for each callback then costs them more than all else
+/// that they do: its cache line goes from one processor to the next. The interpreter does the same with its own classes
+/// and names (`_Py_SetImmortal`). With a GIL nothing is gained, so nothing changes.
+pub(crate) fn never_count(_object: &Ref) {
+    cfg_select! {
+        Py_GIL_DISABLED => {
+            /// `_Py_IMMORTAL_REFCNT_LOCAL`: who finds this number counts nothing, in either of the two places.
+            const IMMORTAL: u32 = u32::MAX;
+            // Relaxed: a thread that does not see it yet counts once more, in a place that nobody reads any more.
+            // SAFETY: a live object, whose field the interpreter uses as an atomic.
+            unsafe { &(*_object.as_ptr()).ob_ref_local }.store(IMMORTAL, std::sync::atomic::Ordering::Relaxed);
+        }
+        _ => {}
+    }
+}
+
 /// A new reference to an object that another thread may be about to deallocate; `None` if it is.
 ///
 /// # Safety

@@ -113,7 +113,7 @@ fn call(this: This<'_, Unpatched>, arguments: Borrowed<'_>, _: Option<Borrowed<'
 
 /// Calls a check that [`unpatched`] has made. Another object is no check, and a check that fails finds a patch.
 pub(crate) fn is_unpatched(check: &Ref) -> bool {
-    check.downcast::<Unpatched>().is_some_and(|check| unless_raised(check.ask(None)) == Some(true))
+    check.with_native(|check: This<'_, Unpatched>| unless_raised(check.ask(None))).flatten() == Some(true)
 }
 
 /// Return a callable that checks whether classes and modules are unpatched.

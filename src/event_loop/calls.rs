@@ -29,13 +29,14 @@ use super::support::call_support;
 use super::turn::take_calls;
 use crate::capi::arguments::refused;
 use crate::capi::class::ClassSpec;
-use crate::capi::error::no_memory;
+use crate::capi::error::{no_memory, unless_raised};
 use crate::capi::fallible::string;
 use crate::capi::imports::{imports, support};
 use crate::capi::inspect::{boolean, float, not_implemented};
 use crate::capi::methods::{Method, TypeSlot};
 use crate::capi::native::{self, Dealloc, This, native_class};
 use crate::capi::recycle::context::context_for;
+use crate::capi::shared::never_count;
 use crate::capi::{Arguments, Borrowed, Exception, Raised, Ref};
 use crate::clock::monotonic;
 use crate::compat::clock::NativeTiming;
@@ -69,7 +70,10 @@ pub(crate) fn init_c_caller(py: Python<'_>) -> PyResult<()> {
         .slots(&[TypeSlot::dealloc()])
         .build(py)?;
     let probe = native::create(Probe)?;
-    drop(call_support(py, "probe_c_caller", &[probe.borrow()]).map_err(Raised::take));
+    // Instances of these classes are made and dropped for each task, future and `await`.
+    if let Some(classes) = unless_raised(call_support(py, "probe_c_caller", &[probe.borrow()])) {
+        classes.tuple_items().unwrap_or_default().iter().for_each(|class| never_count(class));
+    }
     Ok(())
 }
 
@@ -80,6 +84,12 @@ fn note_caller(_: This<'_, Probe>, arguments: Arguments<'_>) {
     {
         // Never dropped, so that no other tuple can get its address. Relaxed: written once, at import.
         C_KEYWORDS.store(names.to_owned().into_ptr(), Ordering::Relaxed);
+        // Of the class of a task's step, which is this callback, the interpreter makes an instance for each step.
+        if let Some(callback) = arguments.get(0) {
+            // SAFETY: the class of a live object.
+            let class = unsafe { Borrowed::from_ptr(callback.kind().cast()) };
+            never_count(&class);
+        }
     }
 }
 

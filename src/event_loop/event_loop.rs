@@ -16,17 +16,18 @@ use pyo3::types::{PyDict, PyList, PyTuple};
 
 use super::core::Core;
 use super::core::probe::metrics::LoopFigures;
+use super::core::probe::registry::SlowCallback;
 use super::core::watched_fd::Direction;
 use super::entries::{from_handle, into_handle};
 use super::handle::layout::{Handle, Parts};
-use super::observe::{figures, probe, publish};
+use super::observe::{figures, gauges, probe};
 use super::sock::call::{Action, SockCall};
 use super::sock::file_transfer::FileTransfer;
 use super::support::call_support;
 use super::{stepping, turn, watch};
 use crate::capi::call::guard;
-use crate::capi::error::{exception, raise_io};
-use crate::capi::fallible::{list, py_tuple};
+use crate::capi::error::{exception, raise_os_error};
+use crate::capi::fallible::{list, py_tuple, try_list};
 use crate::capi::imports::imports;
 use crate::capi::recycle::context::context_for;
 use crate::capi::section;
@@ -61,7 +62,7 @@ impl EventLoop {
 
     /// Creates an instance, without looking for patches of asyncio.
     pub(crate) fn bare(_attached: Python<'_>) -> PyResult<EventLoop> {
-        Ok(EventLoop { core: Core::new().map_err(|error| raise_io(&error))? })
+        Ok(EventLoop { core: Core::new().map_err(|error| raise_os_error(&error))? })
     }
 }
 
@@ -342,7 +343,7 @@ impl EventLoop {
         let _held = self.core.enter();
         self.core.instrumentation.set_closed(true);
         self.core.clear();
-        self.core.probe.counters.unpublish();
+        self.core.probe.registered.set_name(b"");
         if self.core.is_polling() {
             // Another thread steps the loop, and waits in the poller. It drops the poller when it has woken up.
             self.core.inbox.wake();
@@ -369,8 +370,7 @@ impl EventLoop {
     /// The figures of `wakeloop.LoopMetrics`, as a dict.
     fn _metrics<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let _held = self.core.enter();
-        publish::count_all(&self.core);
-        figures::to_dict(py, &LoopFigures::at(monotonic_nanos(), 0, &self.core.probe.counters))
+        figures::to_dict(py, &LoopFigures::at(monotonic_nanos(), 0, self.core.probe.counters))
     }
 
     /// Forget the durations that `metrics()` has counted in histograms. Between two turns or in a callback.
@@ -385,20 +385,47 @@ impl EventLoop {
         self.core.is_parents()
     }
 
-    /// Publish the counters on the shared page, under a name. False if the page has no room.
-    fn _publish(&self, name: &[u8]) -> bool {
+    /// Count the gauges of the metrics. So many jobs of the default executor have not begun to run.
+    fn _count(&self, queued: u64) {
         let _held = self.core.enter();
-        let published = self.core.probe.counters.publish(name);
-        self.core.probe.meter.set_limit(self.core.probe.meter.limit(), published);
-        published
+        gauges::count_all(&self.core, queued);
     }
 
-    /// Write a callback that took so many nanoseconds to the shared page.
-    fn _publish_slow(&self, nanos: u64, name: &[u8]) {
+    /// Show the loop to tools under the name of this thread, with a number behind it if another open loop has the name.
+    fn _register(&self, thread: &[u8]) {
         let _held = self.core.enter();
-        if let Some(slot) = self.core.probe.counters.slot() {
-            slot.record(monotonic_nanos(), nanos, name);
-        }
+        self.core.probe.registered.set_name(thread);
+    }
+
+    /// The name under which tools see the loop; None if it is closed, or is a parent process's.
+    fn _registered_name(&self) -> Option<Fallible<String>> {
+        let _held = self.core.enter();
+        (!self.core.is_closed() && !self.core.is_parents())
+            .then(|| Fallible(self.core.probe.registered.name()))
+    }
+
+    /// Keep a callback that took so many nanoseconds: a slow turn, or one that is only long.
+    fn _keep_slow(&self, nanos: u64, name: &[u8], slow: bool) {
+        let _held = self.core.enter();
+        self.core.probe.registered.keep(monotonic_nanos(), nanos, name, slow);
+    }
+
+    /// Keep a task or callback for which the loop waits busily, so many nanoseconds after that has begun.
+    fn _keep_busy_wait(&self, nanos: u64, text: &[u8]) {
+        let _held = self.core.enter();
+        self.core.probe.registered.keep_busy_wait(monotonic_nanos(), nanos, text);
+    }
+
+    /// The last slow turns, the latest first: when each ended, how long it took, and its name. Times are in seconds.
+    fn _slow_turns<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+        let _held = self.core.enter();
+        let row = |slow: SlowCallback| {
+            let [at, took] =
+                [slow.at, slow.nanos].map(|nanos| Fallible(nanos as f64 / 1e9).into_pyobject(py));
+            let name = Fallible(slow.name).into_pyobject(py)?.into_any();
+            Ok(py_tuple(py, [at?.into_any(), took?.into_any(), name])?.into_any())
+        };
+        try_list(py, self.core.probe.registered.slow_turns().into_iter().map(row))
     }
 
     /// The limit of a turn's length in seconds. Longer turns are counted as slow. They are logged once the limit was set.
@@ -419,7 +446,7 @@ impl EventLoop {
             return Err(exception::<PyValueError>("slow_turn_duration must be a positive number of seconds"));
         }
         // The cast saturates, so that infinity is no limit.
-        self.core.probe.meter.set_limit((seconds * 1e9) as u64, self.core.probe.counters.slot().is_some());
+        self.core.probe.meter.set_limit((seconds * 1e9) as u64);
         self.core.probe.meter.log_slow_turns();
         Ok(())
     }

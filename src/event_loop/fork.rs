@@ -9,7 +9,7 @@
 use super::core::Core;
 use super::core::io::new_poller;
 use super::core::process::PARENTS_LOOP;
-use crate::capi::error::raise_io;
+use crate::capi::error::raise_os_error;
 use crate::capi::{Exception, Raised};
 
 impl Core {
@@ -44,10 +44,11 @@ impl Core {
         if !can_inherit || !self.inbox.is_unlocked() {
             return Err(Exception::RuntimeError.raise(PARENTS_LOOP));
         }
-        let (poller, waker) = new_poller().map_err(|error| raise_io(&error))?;
+        let (poller, waker) = new_poller().map_err(|error| raise_os_error(&error))?;
         self.io.set_poller(Some(poller));
         self.inbox.reset_after_fork(waker);
         self.process.adopt();
+        self.probe.registered.entry().adopt();
         Ok(())
     }
 }

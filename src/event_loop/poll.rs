@@ -16,7 +16,7 @@ use super::core::plan::{Outlook, Plan, plan};
 use super::core::poll_policy::{LONGEST_WAIT, seconds_until};
 use super::observe::probe;
 use super::watch;
-use crate::capi::error::{Outcome, raise_io};
+use crate::capi::error::{Outcome, raise_os_error};
 use crate::capi::raised::check_signals;
 use crate::capi::threads::is_only_thread;
 use crate::capi::{Fatal, Raised};
@@ -31,11 +31,6 @@ const LONG_TURN: u64 = 1_000_000;
 
 /// Polls, and returns the time after the poll. Queues the events in the core.
 pub(super) fn poll(core: &Core, now: u64) -> Result<u64, Fatal> {
-    probe::around_poll(core, now, || poll_now(core, now))
-}
-
-#[inline(always)]
-fn poll_now(core: &Core, now: u64) -> Result<u64, Fatal> {
     if core.is_idle() {
         // Before the timeout is computed: a signal handler may stop the loop, queue a callback or set a timer.
         run_signal_handlers()?;
@@ -157,8 +152,8 @@ struct Polled {
     result: io::Result<()>,
 }
 
-/// Releases the GIL, calls `poll`, and returns the time when the GIL is back. `poll` uses plain Rust only. With `waits` it
-/// is not called if there is a message to deliver.
+/// Releases the GIL, calls `poll`, and returns the time when the GIL is back. `poll` uses plain Rust only. With
+/// `waits`, and a message to deliver, the loop polls without a wait instead.
 #[inline(always)]
 fn away_from_gil(
     core: &Core,
@@ -169,11 +164,14 @@ fn away_from_gil(
 ) -> Result<u64, Fatal> {
     let Some(mut poller) = core.io.poller_mut() else { return Ok(now) };
     if !core.inbox.park() && waits {
-        // There is a message to deliver first.
+        drop(poller);
+        // The next turn may find another message here, and the one after that, but events and signals come to their
+        // turn.
+        poll_with_gil(core, Wait::Not)?;
         return Ok(now);
     }
     core.wakeup.polling.set(true);
-    let heartbeat = probe::leaves_gil(core);
+    let heartbeat = probe::leaves_gil(core, now);
     // SAFETY: this thread is attached. Between the two calls only the poller, which is borrowed, the heartbeat and what `poll`
     // uses are used. All of it is plain Rust.
     let (Polled { end, has_waited, result }, away) = unsafe {
@@ -225,7 +223,7 @@ fn queue_events(core: &Core, poller: &Poller, polled: io::Result<()>) -> Result<
         Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(()),
         // The poller no longer works, so the run ends, as asyncio's does when its selector fails.
         Err(error) => {
-            let Raised = raise_io(&error);
+            let Raised = raise_os_error(&error);
             Err(Fatal)
         }
     }

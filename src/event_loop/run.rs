@@ -93,10 +93,7 @@ fn run_plain(core: &Core, entry: Entry, batch: &mut Batch) -> Result<(), Fatal> 
 
 /// Runs a foreign handle. Its `_run` reports errors itself; an error that it raises is printed.
 fn run_reported(core: &Core, handle: &Ref) -> Result<(), Fatal> {
-    run_foreign(handle).or_else(|raised| {
-        raise(take_unless_fatal()?);
-        core.unraisable(raised)
-    })
+    run_foreign(handle).or_else(|Raised| core.unraisable(raise(take_unless_fatal()?)))
 }
 
 /// Runs an entry in debug mode, or with a patched `asyncio.Handle._run`, which has to be called for every callback.

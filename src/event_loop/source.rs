@@ -70,7 +70,7 @@ impl Core {
         if self.is_polling() {
             self.io.defer(fd);
             self.inbox.wake();
-        } else if let Some(poller) = self.poller() {
+        } else if let Some(poller) = self.poller_to_change() {
             // It fails if the descriptor was closed, because closing has removed it from the poller.
             let _ = poller.deregister(fd);
         }

@@ -7,7 +7,7 @@ use crate::capi::{Fatal, Raised, Ref};
 #[cold]
 pub(crate) fn unraisable(object: &Ref, raised: Raised) -> Result<(), Fatal> {
     let Raised = raised;
-    raise(take_unless_fatal()?);
+    let Raised = raise(take_unless_fatal()?);
     object.write_unraisable();
     Ok(())
 }

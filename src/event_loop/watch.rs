@@ -18,7 +18,7 @@ use super::core::Core;
 use super::core::fd_table::Kind;
 use super::core::watched_fd::{Direction, Registration, WatchedFd};
 use super::handle::layout::{Handle, HandleRef};
-use crate::capi::error::raise_io;
+use crate::capi::error::raise_os_error;
 use crate::capi::imports::imports;
 use crate::capi::{Exception, Fatal, Raised, Ref};
 use crate::reactor::{Interest, Poller};
@@ -35,7 +35,7 @@ pub(super) fn update(core: &Core, fd: RawFd) -> io::Result<()> {
 }
 
 fn apply(core: &Core, fd: RawFd) -> io::Result<()> {
-    let Some(poller) = core.poller() else { return Ok(()) };
+    let Some(poller) = core.poller_to_change() else { return Ok(()) };
     let Some(watched) = core.fds.watched(fd) else {
         if core.fds.source(fd).is_none() {
             // The entry was removed while a thread waited in the poller. This fails if the descriptor was closed.
@@ -84,7 +84,7 @@ fn forget(core: &Core, fd: RawFd, watched: Rc<WatchedFd>, poller: std::cell::Ref
 /// returned, so an error can only be printed.
 pub(crate) fn apply_deferred(core: &Core) -> Result<(), Fatal> {
     for fd in core.io.take_deferred() {
-        apply(core, fd).or_else(|error| core.unraisable(raise_io(&error)))?;
+        apply(core, fd).or_else(|error| core.unraisable(raise_os_error(&error)))?;
     }
     Ok(())
 }
@@ -95,7 +95,7 @@ fn record(core: &Core, fd: RawFd) -> Result<Rc<WatchedFd>, Raised> {
         return Ok(watched);
     }
     let watched = Rc::new(WatchedFd::new());
-    core.fds.insert(fd, Kind::Watched(Rc::clone(&watched))).map_err(|error| raise_io(&error))?;
+    core.fds.insert(fd, Kind::Watched(Rc::clone(&watched))).map_err(|error| raise_os_error(&error))?;
     Ok(watched)
 }
 
@@ -126,7 +126,7 @@ pub(crate) fn add(
             drop(core.fds.remove(fd));
         }
         drop(failed);
-        return Err(raise_io(&error));
+        return Err(raise_os_error(&error));
     }
     let former = file.and_then(|file| {
         let former = watched.file.take();
@@ -181,7 +181,7 @@ pub(crate) fn wait(
     // An edge counts for the socket that it was registered for, to which the record refers weakly.
     let keeps_edge = known || owner.is_some();
     let outcome = if watched.has_handle() || core.is_polling() || level || !keeps_edge {
-        update(core, fd).map_err(|error| raise_io(&error))
+        update(core, fd).map_err(|error| raise_os_error(&error))
     } else {
         keep_edge(core, fd, &watched, owner)
     };
@@ -216,9 +216,9 @@ fn weak_reference(object: &Ref) -> Result<Option<Ref>, Raised> {
 
 /// Registers `fd` edge-triggered for the socket to which `owner` refers. `None` means that this was done before.
 fn keep_edge(core: &Core, fd: RawFd, watched: &WatchedFd, owner: Option<Ref>) -> Result<(), Raised> {
-    let (Some(poller), Some(owner)) = (core.poller(), owner) else { return Ok(()) };
+    let (Some(poller), Some(owner)) = (core.poller_to_change(), owner) else { return Ok(()) };
     let token = core.fds.token(fd);
-    poller.ensure_edge(fd, token, Interest::BOTH).map_err(|error| raise_io(&error))?;
+    poller.ensure_edge(fd, token, Interest::BOTH).map_err(|error| raise_os_error(&error))?;
     watched.registration.set(Registration::Edge);
     watched.owner.set(Some(owner));
     Ok(())

@@ -16,11 +16,12 @@
 
 use std::ffi::{c_char, c_int, c_long, c_void};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::buffers::Buffers;
 use super::library::{Bio, BioMethod, CTRL_PENDING, FUNCTIONS, Functions, Library, Ssl};
 use crate::memory;
+use crate::poison::unpoisoned;
 
 const SOURCE_SINK: c_int = 0x0400;
 const FLAGS_READ: c_int = 0x01;
@@ -40,7 +41,7 @@ pub(crate) type Notify = Box<dyn Fn() + Send + Sync>;
 
 /// The memory behind a BIO.
 pub(crate) struct Io {
-    state: Mutex<State>,
+    state: Mutex<BioState>,
     /// The sizes of the input and of the output, for reading without the lock. Written with the lock held. Relaxed: the
     /// code that uses the bytes takes the lock first.
     unread: AtomicUsize,
@@ -49,7 +50,7 @@ pub(crate) struct Io {
     pub(super) buffers: Buffers,
 }
 
-struct State {
+struct BioState {
     /// Borrowed input, valid until [`Io::take_back`]. If `kept` is empty, its first `taken` bytes have been read.
     lent: *const [u8],
     /// Owned input. If it is not empty, nothing is lent, and its first `taken` bytes have been read.
@@ -63,9 +64,9 @@ struct State {
 
 // SAFETY: `lent` points to memory that the caller of `Io::lend` keeps valid until `Io::take_back`, and it is read only
 // under the mutex. The other fields are owned data.
-unsafe impl Send for State {}
+unsafe impl Send for BioState {}
 
-impl State {
+impl BioState {
     /// The input that has not been read yet.
     fn input(&self) -> &[u8] {
         // SAFETY: lent memory is valid until the loan ends, and the end of the loan leaves an empty slice here.
@@ -171,7 +172,7 @@ fn release(vector: &mut Vec<u8>) {
 impl Io {
     pub(crate) fn new(notify: Notify) -> Io {
         Io {
-            state: Mutex::new(State {
+            state: Mutex::new(BioState {
                 lent: &[],
                 kept: Vec::new(),
                 taken: 0,
@@ -187,13 +188,13 @@ impl Io {
     }
 
     /// Locks the state. A poisoned lock is ignored: no code panics half-way through a change of the state.
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, BioState> {
+        unpoisoned(self.state.lock())
     }
 
     /// Publishes the sizes. Every function that changes them calls this at its end.
     #[inline(always)]
-    fn publish(&self, state: &State) {
+    fn publish(&self, state: &BioState) {
         self.unread.store(state.input().len(), Ordering::Relaxed);
         self.unsent.store(state.output.len(), Ordering::Relaxed);
     }

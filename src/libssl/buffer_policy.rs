@@ -10,7 +10,8 @@
 //! GIL while OpenSSL reads or writes. If a loop has moved to another thread, its connections are still in the list of
 //! the previous thread, which may free their buffers at any time. It must not do that while OpenSSL uses them. So every
 //! call of OpenSSL between the handshake and the shutdown is made within `Buffers::call_openssl`, and from the
-//! shutdown on the buffers stay as they are (`Buffers::forget`).
+//! shutdown on the buffers stay as they are (`Buffers::forget`). On a free-threaded build that would not be enough, and
+//! no connection retains its buffers.
 
 use std::cell::RefCell;
 use std::ffi::{c_int, c_long};
@@ -55,7 +56,7 @@ impl Library {
             (self.functions.SSL_set_read_ahead)(ssl.0, 1);
             (self.functions.SSL_ctrl)(ssl.0, CTRL_MODE, 0, null_mut())
         };
-        if mode & MODE_RELEASE_BUFFERS != 0 {
+        if mode & MODE_RELEASE_BUFFERS != 0 && !cfg!(Py_GIL_DISABLED) {
             io.buffers.ssl.store(ssl.0, Ordering::Relaxed);
         }
     }

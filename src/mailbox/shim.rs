@@ -18,7 +18,7 @@ cfg_select! {
 
 /// Locks a mutex, even if it is poisoned: pushing to a Vec cannot panic half-way.
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    crate::poison::unpoisoned(mutex.lock())
 }
 
 #[cfg(test)]

@@ -6,12 +6,13 @@
 use std::collections::VecDeque;
 use std::io;
 use std::pin::pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use pyo3::prelude::*;
 
 use super::closed::Closed;
 use crate::bridge::awaitable::Outcome;
+use crate::poison::unpoisoned;
 use crate::runtime::sync::Notify;
 
 /// The state that the tasks waiting for one socket share.
@@ -77,7 +78,7 @@ impl<T: Send + 'static> Incoming<T> {
 impl<T> Incoming<T> {
     fn returned(&self) -> MutexGuard<'_, VecDeque<T>> {
         // A panic cannot leave the queue half changed: under this lock items are only pushed and popped.
-        self.returned.lock().unwrap_or_else(PoisonError::into_inner)
+        unpoisoned(self.returned.lock())
     }
 }
 

@@ -28,7 +28,7 @@ use crate::capi::section;
 #[pyclass(module = "wakeloop", frozen, weakref)]
 #[derive(Debug)]
 pub(crate) struct TcpListener {
-    socket: OpenSocket<Arc<Shared>>,
+    socket: OpenSocket<Arc<SharedListener>>,
     limit: usize,
 }
 
@@ -38,12 +38,12 @@ unsafe impl Send for TcpListener {}
 unsafe impl Sync for TcpListener {}
 
 #[derive(Debug)]
-pub(crate) struct Shared {
+pub(crate) struct SharedListener {
     sockets: Sockets,
     incoming: Arc<Incoming<std::net::TcpStream>>,
 }
 
-impl Shared {
+impl SharedListener {
     async fn accept(&self) -> io::Result<std::net::TcpStream> {
         loop {
             match self.sockets.accept().await {
@@ -77,7 +77,7 @@ impl TcpListener {
     }
 }
 
-impl Inside for Arc<Shared> {
+impl Inside for Arc<SharedListener> {
     const CLASS: &'static str = "TcpListener";
     const NOUN: &'static str = "listener";
     const KIND: libc::c_int = libc::SOCK_STREAM;
@@ -112,7 +112,7 @@ impl TcpListener {
         Operation::opening(py, "TcpListener.bind", async move {
             match Sockets::bind(host, port).await {
                 Ok((sockets, local)) => Outcome::value(move |py| {
-                    let shared = Shared { sockets, incoming: Incoming::new() };
+                    let shared = SharedListener { sockets, incoming: Incoming::new() };
                     let socket = OpenSocket::new(Arc::new(shared), Some(local), None);
                     let listener = TcpListener { socket, limit };
                     socket::create(py, listener)
@@ -164,10 +164,10 @@ impl TcpListener {
 native_class!(unsafe TcpListener);
 
 impl SocketClass for TcpListener {
-    type Inside = Arc<Shared>;
+    type Inside = Arc<SharedListener>;
     const WAIT_CLOSED: &'static str = "TcpListener.wait_closed";
 
-    fn socket(&self) -> &OpenSocket<Arc<Shared>> {
+    fn socket(&self) -> &OpenSocket<Arc<SharedListener>> {
         &self.socket
     }
 }

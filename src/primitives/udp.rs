@@ -34,7 +34,7 @@ type Datagram = (Vec<u8>, SocketAddr);
 #[pyclass(module = "wakeloop", frozen, weakref)]
 #[derive(Debug)]
 pub(crate) struct UdpSocket {
-    socket: OpenSocket<Arc<Shared>>,
+    socket: OpenSocket<Arc<SharedSocket>>,
     local: SocketAddr,
 }
 
@@ -44,7 +44,7 @@ unsafe impl Send for UdpSocket {}
 unsafe impl Sync for UdpSocket {}
 
 #[derive(Debug)]
-pub(crate) struct Shared {
+pub(crate) struct SharedSocket {
     socket: net::UdpSocket,
     incoming: Arc<Incoming<Datagram>>,
 }
@@ -56,12 +56,12 @@ impl UdpSocket {
         local: SocketAddr,
         peer: Option<SocketAddr>,
     ) -> PyResult<Py<PyAny>> {
-        let shared = Shared { socket, incoming: Incoming::new() };
+        let shared = SharedSocket { socket, incoming: Incoming::new() };
         let socket = UdpSocket { socket: OpenSocket::new(Arc::new(shared), Some(local), peer), local };
         socket::create(py, socket)
     }
 
-    fn open(&self) -> PyResult<Arc<Shared>> {
+    fn open(&self) -> PyResult<Arc<SharedSocket>> {
         Ok(self.socket.get()?.clone())
     }
 
@@ -106,7 +106,7 @@ impl UdpSocket {
     }
 }
 
-impl Inside for Arc<Shared> {
+impl Inside for Arc<SharedSocket> {
     const CLASS: &'static str = "UdpSocket";
     const NOUN: &'static str = "socket";
     const KIND: libc::c_int = libc::SOCK_DGRAM;
@@ -253,10 +253,10 @@ async fn connected(peer: Target) -> io::Result<(net::UdpSocket, SocketAddr, Sock
 native_class!(unsafe UdpSocket);
 
 impl SocketClass for UdpSocket {
-    type Inside = Arc<Shared>;
+    type Inside = Arc<SharedSocket>;
     const WAIT_CLOSED: &'static str = "UdpSocket.wait_closed";
 
-    fn socket(&self) -> &OpenSocket<Arc<Shared>> {
+    fn socket(&self) -> &OpenSocket<Arc<SharedSocket>> {
         &self.socket
     }
 }

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 /// Appends a string with its quotes. Whatever it has, the result is one JSON string that is printable ASCII and UTF-8:
 /// control characters, escape sequences of terminals included, become `\u` escapes.
-pub(super) fn push_string(out: &mut String, text: &str) {
+pub(crate) fn push_string(out: &mut String, text: &str) {
     out.push('"');
     for char in text.chars() {
         match char {

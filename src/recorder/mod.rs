@@ -26,7 +26,7 @@ pub(crate) mod event;
 #[cfg(wakeloop_fuzz)]
 #[path = "../../tests/fuzz/targets/recorder.rs"]
 pub(crate) mod fuzz;
-mod json;
+pub(crate) mod json;
 pub(crate) mod names;
 pub(crate) mod recording;
 pub(crate) mod ring;

@@ -55,7 +55,7 @@ pub(crate) struct Process {
 
 /// What a track does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum TrackState {
     Poll,
     Gil,
     Turn,
@@ -174,16 +174,19 @@ impl Writer<'_> {
     }
 
     /// A slice. `unfinished` says that it was cut by the end of the recording.
-    fn slice(&mut self, thread: u64, state: State, from: u64, to: u64, unfinished: bool) {
+    fn slice(&mut self, thread: u64, state: TrackState, from: u64, to: u64, unfinished: bool) {
         let category = match state {
-            State::Poll => "poll",
-            State::Gil => "gil",
-            State::Turn => "turn",
-            State::Callback(number) => {
+            TrackState::Poll => "poll",
+            TrackState::Gil => "gil",
+            TrackState::Turn => "turn",
+            TrackState::Callback(number) => {
                 self.snapshot.names.get(&number).map_or("callback", |name| name.category)
             }
-            State::Ready(_) | State::Received(..) | State::Sending(..) | State::Sent(..) => "io",
-            State::TaskPoll(_) | State::Parked => "runtime",
+            TrackState::Ready(_)
+            | TrackState::Received(..)
+            | TrackState::Sending(..)
+            | TrackState::Sent(..) => "io",
+            TrackState::TaskPoll(_) | TrackState::Parked => "runtime",
         };
         self.head("X", thread, category, from);
         self.out.push_str(",\"dur\":");
@@ -191,34 +194,34 @@ impl Writer<'_> {
         self.out.push_str(",\"name\":");
         let mut arguments = Vec::new();
         let name = match state {
-            State::Poll => "poll",
-            State::Gil => "wait for the GIL",
-            State::Turn => "turn",
-            State::Callback(number) => match self.snapshot.names.get(&number) {
+            TrackState::Poll => "poll",
+            TrackState::Gil => "wait for the GIL",
+            TrackState::Turn => "turn",
+            TrackState::Callback(number) => match self.snapshot.names.get(&number) {
                 Some(name) => {
                     arguments.extend(name.details.iter().map(|(key, value)| (*key, Value::Text(value))));
                     &name.text
                 }
                 None => "(name not kept)",
             },
-            State::Ready(fd) => {
+            TrackState::Ready(fd) => {
                 arguments.push(("fd", Value::Number(fd)));
                 "I/O"
             }
-            State::Received(fd, bytes) => {
+            TrackState::Received(fd, bytes) => {
                 arguments.extend([("fd", Value::Number(fd)), ("bytes", Value::Number(bytes))]);
                 "receive"
             }
-            State::Sending(fd, pending) => {
+            TrackState::Sending(fd, pending) => {
                 arguments.extend([("fd", Value::Number(fd)), ("pending", Value::Number(pending))]);
                 "send"
             }
-            State::Sent(fd, bytes) => {
+            TrackState::Sent(fd, bytes) => {
                 arguments.extend([("fd", Value::Number(fd)), ("bytes", Value::Number(bytes))]);
                 "send"
             }
-            State::TaskPoll(number) => type_name(number),
-            State::Parked => "parked",
+            TrackState::TaskPoll(number) => type_name(number),
+            TrackState::Parked => "parked",
         };
         if unfinished {
             arguments.push(("unfinished", Value::True));
@@ -266,14 +269,14 @@ impl Writer<'_> {
 
     /// A worker's track: it polls a task, sleeps, or looks for one.
     fn write_worker(&mut self, worker: &Track) {
-        let mut state: Option<(State, u64)> = None;
+        let mut state: Option<(TrackState, u64)> = None;
         let mut now = 0;
         for event in &worker.events {
             // Never back, as in `LoopTrack::write`.
             now = now.max(self.nanos(event.ticks));
             let next = match event.kind() {
-                Some(Kind::TaskPoll) => Some(State::TaskPoll(event.number())),
-                Some(Kind::Park) => Some(State::Parked),
+                Some(Kind::TaskPoll) => Some(TrackState::TaskPoll(event.number())),
+                Some(Kind::Park) => Some(TrackState::Parked),
                 Some(Kind::Unpark) => None,
                 Some(Kind::Steal) => {
                     self.instant(worker.thread, "runtime", "steal", now, &[]);
@@ -363,8 +366,8 @@ struct LoopTrack<'a, 'b> {
     writer: &'a mut Writer<'b>,
     thread: u64,
     turn: Option<u64>,
-    state: Option<(State, u64)>,
-    inner: Option<(State, u64)>,
+    state: Option<(TrackState, u64)>,
+    inner: Option<(TrackState, u64)>,
     end: u64,
 }
 
@@ -393,7 +396,7 @@ impl<'a, 'b> LoopTrack<'a, 'b> {
         match kind {
             Kind::Poll => {
                 self.close_turn(now, false);
-                self.state = Some((State::Poll, now));
+                self.state = Some((TrackState::Poll, now));
             }
             Kind::Polled => {
                 let waited =
@@ -402,7 +405,7 @@ impl<'a, 'b> LoopTrack<'a, 'b> {
                 let back = self.state.map_or(now, |(_, from)| now.saturating_sub(waited).max(from));
                 self.close(back, false);
                 if waited > 0 {
-                    self.writer.slice(self.thread, State::Gil, back, now, false);
+                    self.writer.slice(self.thread, TrackState::Gil, back, now, false);
                 }
                 self.turn = Some(now);
             }
@@ -410,12 +413,12 @@ impl<'a, 'b> LoopTrack<'a, 'b> {
                 let late = [("late_us", Value::Micros(event.number()))];
                 self.writer.instant(self.thread, "timer", "timer", now, &late);
             }
-            Kind::Callback => self.enter(State::Callback(event.number()), now),
-            Kind::Ready => self.enter(State::Ready(event.number()), now),
+            Kind::Callback => self.enter(TrackState::Callback(event.number()), now),
+            Kind::Ready => self.enter(TrackState::Ready(event.number()), now),
             Kind::Received => {
                 let (fd, bytes) = event.transferred();
-                if let Some((state @ State::Ready(_), _)) = &mut self.state {
-                    *state = State::Received(fd, bytes);
+                if let Some((state @ TrackState::Ready(_), _)) = &mut self.state {
+                    *state = TrackState::Received(fd, bytes);
                     self.close(now, false);
                 } else {
                     // The event's next receive, or one of a callback.
@@ -426,17 +429,17 @@ impl<'a, 'b> LoopTrack<'a, 'b> {
             Kind::Flush | Kind::Write => {
                 let (fd, pending) = event.transferred();
                 if kind == Kind::Flush {
-                    self.enter(State::Sending(fd, pending), now);
+                    self.enter(TrackState::Sending(fd, pending), now);
                 } else {
-                    self.inner = Some((State::Sending(fd, pending), now));
+                    self.inner = Some((TrackState::Sending(fd, pending), now));
                 }
             }
             Kind::Written => {
                 let (_, left) = event.transferred();
                 let place = if self.inner.is_some() { &mut self.inner } else { &mut self.state };
-                if let Some((State::Sending(fd, pending), from)) = *place {
+                if let Some((TrackState::Sending(fd, pending), from)) = *place {
                     *place = None;
-                    let sent = State::Sent(fd, pending.saturating_sub(left));
+                    let sent = TrackState::Sent(fd, pending.saturating_sub(left));
                     self.writer.slice(self.thread, sent, from, now, false);
                 }
             }
@@ -449,7 +452,7 @@ impl<'a, 'b> LoopTrack<'a, 'b> {
         }
     }
 
-    fn enter(&mut self, state: State, now: u64) {
+    fn enter(&mut self, state: TrackState, now: u64) {
         self.close(now, false);
         self.state = Some((state, now));
     }
@@ -463,7 +466,7 @@ impl<'a, 'b> LoopTrack<'a, 'b> {
     fn close_turn(&mut self, now: u64, unfinished: bool) {
         self.close(now, unfinished);
         if let Some(from) = self.turn.take() {
-            self.writer.slice(self.thread, State::Turn, from, now, unfinished);
+            self.writer.slice(self.thread, TrackState::Turn, from, now, unfinished);
         }
     }
 }

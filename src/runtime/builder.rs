@@ -2,18 +2,16 @@
 
 use std::fmt;
 use std::io;
-use std::mem::MaybeUninit;
-use std::ptr;
 use std::sync::{Arc, OnceLock, Weak};
 use std::thread::available_parallelism;
 use std::time::Duration;
 
 use super::blocking::Pool;
 use super::clock;
-use super::executor::{Options, Shared};
+use super::executor::{CurrentThread, Options, Shared, Worker};
 use super::handle::Runtime;
-use super::shim::thread::{self, JoinHandle};
 use super::testing::Simulation;
+use super::thread_options::ThreadOptions;
 use super::trace::Tracer;
 use crate::settings::{self, MAX_WORKERS};
 use crate::spin::Setting;
@@ -22,8 +20,6 @@ use crate::spin::Setting;
 /// Enough for a burst of `getaddrinfo` and file reads; a bound, not a target.
 const BLOCKING_CAP: usize = 512;
 const BLOCKING_KEEP_ALIVE: Duration = Duration::from_secs(10);
-
-type Hook = Arc<dyn Fn() + Send + Sync>;
 
 /// Configures a [`Runtime`].
 ///
@@ -46,14 +42,6 @@ pub struct Builder {
     blocking_cap: usize,
     blocking_keep_alive: Duration,
     tracer: Option<Arc<dyn Tracer>>,
-}
-
-/// The options of a runtime's threads.
-#[derive(Clone, Default)]
-pub(super) struct ThreadOptions {
-    name: Option<String>,
-    on_start: Option<Hook>,
-    on_stop: Option<Hook>,
 }
 
 impl Builder {
@@ -168,16 +156,32 @@ impl Builder {
             )));
         }
         let pool = Pool::new(self.blocking_cap, self.blocking_keep_alive, self.threads.clone());
-        let shared =
-            Shared::new(Options { workers, tracer: self.tracer, pool, threads: self.threads, simulation });
+        let shared = Shared::new(Options {
+            workers,
+            tracer: self.tracer,
+            pool,
+            threads: self.threads,
+            arrive: Worker::arrive,
+            simulation,
+        });
         if self.current_thread {
             // Its worker moves between threads, and can only be woken in the driver.
             shared.open_driver()?;
-            let current_thread = shared.make_current_thread();
+            let current_thread = CurrentThread::create(&shared);
             return Ok(Runtime::new_parts(shared, Some(current_thread)));
         }
         shared.start()?;
         Ok(Runtime::new_parts(shared, None))
+    }
+}
+
+impl Runtime {
+    /// Creates a runtime with a worker per core; see [`Builder`] for more.
+    ///
+    /// # Errors
+    /// As [`Builder::build`].
+    pub fn new() -> io::Result<Runtime> {
+        Builder::new().build()
     }
 }
 
@@ -194,69 +198,6 @@ impl fmt::Debug for Builder {
             .field("current_thread", &self.current_thread)
             .field("thread_name", &self.threads.name)
             .finish_non_exhaustive()
-    }
-}
-
-impl ThreadOptions {
-    /// Starts a thread that blocks all signals: in a process with Python, signals are for the main thread. The
-    /// thread first calls `arrive`, then the start hook, then `work` with the value of `arrive`, then the stop
-    /// hook. The value is dropped if the start hook panics; what `work` returns is dropped after the stop hook.
-    pub(super) fn spawn<A, L>(
-        &self,
-        name: &str,
-        arrive: impl FnOnce() -> A + Send + 'static,
-        work: impl FnOnce(A) -> L + Send + 'static,
-    ) -> io::Result<JoinHandle<()>> {
-        let name = format!("{}-{name}", self.name.as_deref().unwrap_or("wakeloop"));
-        let (on_start, on_stop) = (self.on_start.clone(), self.on_stop.clone());
-        // A thread inherits its creator's signal mask, so no signal can arrive before the new thread blocks
-        // them.
-        let _blocked = SignalsBlocked::new();
-        thread::Builder::new().name(name).spawn(move || {
-            let arrived = arrive();
-            if let Some(hook) = on_start {
-                hook();
-            }
-            let _last = work(arrived);
-            if let Some(hook) = on_stop {
-                hook();
-            }
-        })
-    }
-}
-
-/// Blocks all signals on this thread, and restores the mask when dropped.
-#[derive(Debug)]
-pub(crate) struct SignalsBlocked {
-    before: Option<libc::sigset_t>,
-}
-
-impl SignalsBlocked {
-    pub(crate) fn new() -> SignalsBlocked {
-        if cfg!(miri) {
-            // Miri has no signals, and would stop here.
-            return SignalsBlocked { before: None };
-        }
-        let mut all = MaybeUninit::uninit();
-        let mut before = MaybeUninit::uninit();
-        // SAFETY: `sigfillset` initialises the set that it is given. `pthread_sigmask` reads that set and
-        // writes the other one, which is used only if the call succeeded.
-        let before = unsafe {
-            libc::sigfillset(all.as_mut_ptr());
-            let failed = libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
-            (failed == 0).then(|| before.assume_init())
-        };
-        SignalsBlocked { before }
-    }
-}
-
-impl Drop for SignalsBlocked {
-    fn drop(&mut self) {
-        if let Some(before) = &self.before {
-            // SAFETY: the mask came from the system. A null pointer says that the mask in force until now is
-            // not wanted.
-            unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before, ptr::null_mut()) };
-        }
     }
 }
 

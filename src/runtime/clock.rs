@@ -1,10 +1,8 @@
-//! The clocks: that of deadlines, which a test may control, and the clock of `Instant` as a number, which measures.
+//! The clock of `Instant` as a number, which measures, and whether a runtime has another clock of deadlines.
 
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Instant;
-
-use super::context;
+use std::time::{Duration, Instant};
 
 /// Whether this process has, or had, a runtime with a clock of its own (see `testing`).
 static SIMULATED: AtomicBool = AtomicBool::new(false);
@@ -21,17 +19,6 @@ pub(super) fn may_be_simulated() -> bool {
     SIMULATED.load(Relaxed)
 }
 
-/// The time by which sleeps, timeouts and intervals of the current thread's runtime go.
-#[inline(always)]
-pub(super) fn now() -> Instant {
-    if may_be_simulated() { simulated_now() } else { Instant::now() }
-}
-
-#[cold]
-fn simulated_now() -> Instant {
-    context::try_with(|shared| Some(shared.simulation()?.clock.now())).flatten().unwrap_or_else(Instant::now)
-}
-
 #[cfg(not(any(wakeloop_loom, wakeloop_shuttle)))]
 pub(super) use crate::clock::instant_nanos as nanos;
 
@@ -39,4 +26,12 @@ pub(super) use crate::clock::instant_nanos as nanos;
 #[cfg(any(wakeloop_loom, wakeloop_shuttle))]
 pub(super) fn nanos() -> u64 {
     1
+}
+
+/// Longer sleeps are shortened to this, because `Instant` has an end: about 30 years.
+const FOR_EVER: Duration = Duration::from_secs(30 * 365 * 24 * 3600);
+
+/// Returns `start` plus `duration`.
+pub(super) fn after(start: Instant, duration: Duration) -> Instant {
+    start.checked_add(duration).unwrap_or_else(|| start + FOR_EVER)
 }

@@ -6,10 +6,12 @@ use std::io::{self, Write};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use super::builder::Builder;
+use super::handle::spawn;
 use super::metrics::Metrics;
 use super::time::sleep;
 use super::trace::{TraceEvent, Tracer};
-use super::{Builder, unpoisoned};
+use crate::poison::unpoisoned;
 
 const MILLIS: fn(u64) -> Duration = Duration::from_millis;
 
@@ -25,11 +27,11 @@ pub fn run_demo(out: &mut dyn Write) -> io::Result<()> {
     writeln!(out, "{:>10}  event", "time")?;
     // Spawned inside a task, so that the order is the same in each run.
     let both = runtime.spawn(async {
-        let a = super::spawn(async {
+        let a = spawn(async {
             sleep(MILLIS(1000)).await;
             sleep(MILLIS(500)).await;
         });
-        let b = super::spawn(sleep(MILLIS(250)));
+        let b = spawn(sleep(MILLIS(250)));
         (a.await, b.await)
     });
     let finished = matches!(runtime.block_on(both), Ok((Ok(()), Ok(()))));

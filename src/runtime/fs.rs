@@ -9,7 +9,8 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::{JoinError, NoThread, spawn_blocking};
+use super::blocking::{NoThread, spawn_blocking};
+use super::task::JoinError;
 
 /// Reads the whole file.
 ///

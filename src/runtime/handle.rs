@@ -2,17 +2,20 @@
 
 use std::fmt;
 use std::future::Future;
+#[cfg(feature = "python")]
 use std::io;
 use std::ptr;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
+use super::block_on::block_on;
 use super::blocking::{Job, Notifying};
+use super::context;
+use super::entered;
 use super::executor::{CurrentThread, Shared, current_worker};
 use super::metrics::Metrics;
 use super::shim::thread;
 use super::task::JoinHandle;
-use super::{Builder, block_on, context};
 
 /// A running runtime. Dropping it ends it: all futures are dropped, its workers are joined, and the threads of
 /// its blocking pool finish their jobs.
@@ -30,14 +33,6 @@ pub struct Runtime {
 }
 
 impl Runtime {
-    /// Creates a runtime with a worker per core; see [`Builder`] for more.
-    ///
-    /// # Errors
-    /// As [`Builder::build`].
-    pub fn new() -> io::Result<Runtime> {
-        Builder::new().build()
-    }
-
     pub(super) fn new_parts(shared: Arc<Shared>, current_thread: Option<Arc<CurrentThread>>) -> Runtime {
         Runtime { handle: Handle { shared, current_thread }, over: false }
     }
@@ -206,7 +201,7 @@ impl Handle {
     /// panics.
     pub fn block_on<F: Future>(&self, future: F) -> F::Output {
         assert!(!on_worker(), "block_on inside a task would block its worker: await the future instead");
-        let _entered = context::enter(&self.shared);
+        let _entered = entered::enter(&self.shared);
         match &self.current_thread {
             Some(current_thread) => current_thread.block_on(&self.shared, future),
             None => block_on(future),
@@ -216,7 +211,7 @@ impl Handle {
     /// Calls `f` on this thread as if it were one of the runtime's: sockets made in it, and [`spawn`], use this
     /// runtime.
     pub fn enter<R>(&self, f: impl FnOnce() -> R) -> R {
-        let _entered = context::enter(&self.shared);
+        let _entered = entered::enter(&self.shared);
         f()
     }
 
@@ -229,7 +224,7 @@ impl Handle {
 
     /// Returns the runtime's counters.
     pub fn metrics(&self) -> Metrics {
-        Metrics::of(&self.shared)
+        self.shared.metrics()
     }
 
     /// As [`Handle::try_current`].
@@ -243,7 +238,10 @@ impl Handle {
     /// Returns the handle of the runtime that the current thread belongs to: that of the worker or the blocking
     /// job, or of the innermost `block_on`.
     pub fn try_current() -> Option<Handle> {
-        context::try_with(|shared| Handle { shared: shared.clone(), current_thread: shared.current_thread() })
+        context::try_with(|shared| Handle {
+            shared: shared.clone(),
+            current_thread: CurrentThread::of(shared),
+        })
     }
 }
 

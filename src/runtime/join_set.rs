@@ -14,9 +14,11 @@ use std::task::{Context, Poll, Wake, Waker};
 
 use slab::Slab;
 
+use super::handle::{Handle, spawn};
 use super::shim::{Mutex, MutexGuard};
 use super::task::{AbortHandle, JoinError, JoinHandle};
-use super::{Handle, coop, spawn, unpoisoned, wakers};
+use super::{coop, wakers};
+use crate::poison::unpoisoned;
 
 /// A group of tasks. Their outputs come in the order in which they end. Dropping the set aborts the remaining
 /// ones; [`JoinSet::detach_all`] lets them run on.
@@ -56,10 +58,10 @@ struct Member<T> {
 
 /// The state that the handles' wakers share with the set.
 #[derive(Default)]
-struct Ended(Mutex<State>);
+struct Ended(Mutex<SetState>);
 
 #[derive(Default)]
-struct State {
+struct SetState {
     /// Places of ended tasks, in the order of their ends. A place that is empty by now, or reused, does no
     /// harm.
     places: VecDeque<usize>,
@@ -68,12 +70,12 @@ struct State {
 }
 
 /// The waker of one handle.
-struct Place {
+struct TaskPlace {
     ended: Arc<Ended>,
     place: usize,
 }
 
-impl Wake for Place {
+impl Wake for TaskPlace {
     fn wake(self: Arc<Self>) {
         self.wake_by_ref();
     }
@@ -92,7 +94,7 @@ impl Ended {
         wakers::wake(waiting);
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, SetState> {
         unpoisoned(self.0.lock())
     }
 }
@@ -151,7 +153,7 @@ impl<T> JoinSet<T> {
         let abort = handle.abort_handle();
         let entry = self.tasks.vacant_entry();
         let place = entry.key();
-        let waker = Waker::from(Arc::new(Place { ended: self.ended.clone(), place }));
+        let waker = Waker::from(Arc::new(TaskPlace { ended: self.ended.clone(), place }));
         let member = entry.insert(Member { handle, output: None, waker });
         if let Poll::Ready(output) = member.poll() {
             member.output = Some(output);

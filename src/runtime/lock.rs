@@ -103,7 +103,7 @@ cfg_select! {
             }
 
             pub(super) fn lock(&self) -> ShortGuard<'_, T> {
-                super::unpoisoned(self.0.lock())
+                crate::poison::unpoisoned(self.0.lock())
             }
         }
     }

@@ -36,10 +36,10 @@ macro_rules! __join_pinned {
         $crate::__join_pinned!([$($done)* ($name $future)] [$($names)*] $($rest)*)
     };
     ([($first:ident $its_future:expr) $(($name:ident $future:expr))*] [$($unused:ident)*]) => {{
-        let mut $first = ::std::pin::pin!($crate::runtime::macro_support::Output::new($its_future));
-        $(let mut $name = ::std::pin::pin!($crate::runtime::macro_support::Output::new($future));)*
+        let mut $first = ::std::pin::pin!($crate::runtime::macros::support::Output::new($its_future));
+        $(let mut $name = ::std::pin::pin!($crate::runtime::macros::support::Output::new($future));)*
         ::std::future::poll_fn(move |cx| {
-            let _shares = $crate::runtime::macro_support::Shares::new();
+            let _shares = $crate::runtime::macros::support::Shares::new();
             let $first = $first.as_mut().advance(cx);
             $(let $name = _shares.poll(|| $name.as_mut().advance(cx));)*
             if $first.is_ready() $(&& $name.is_ready())* {
@@ -84,9 +84,9 @@ macro_rules! __select_nested {
         $arm
     }};
     ([] ($pattern:pat, $future:expr, $arm:expr) $(($patterns:pat, $futures:expr, $arms:expr))+) => {{
-        match $crate::runtime::macro_support::either($future, $crate::__select_future!($(($futures))+)).await {
-            $crate::runtime::macro_support::Either::First($pattern) => $arm,
-            $crate::runtime::macro_support::Either::Second(rest) => {
+        match $crate::runtime::macros::support::either($future, $crate::__select_future!($(($futures))+)).await {
+            $crate::runtime::macros::support::Either::First($pattern) => $arm,
+            $crate::runtime::macros::support::Either::Second(rest) => {
                 $crate::__select_match!(rest $(($patterns, $arms))+)
             }
         }
@@ -99,7 +99,7 @@ macro_rules! __select_nested {
 macro_rules! __select_future {
     (($future:expr)) => { $future };
     (($future:expr) $(($futures:expr))+) => {
-        $crate::runtime::macro_support::either($future, $crate::__select_future!($(($futures))+))
+        $crate::runtime::macros::support::either($future, $crate::__select_future!($(($futures))+))
     };
 }
 
@@ -113,8 +113,8 @@ macro_rules! __select_match {
     }};
     ($value:ident ($pattern:pat, $arm:expr) $(($patterns:pat, $arms:expr))+) => {
         match $value {
-            $crate::runtime::macro_support::Either::First($pattern) => $arm,
-            $crate::runtime::macro_support::Either::Second(rest) => {
+            $crate::runtime::macros::support::Either::First($pattern) => $arm,
+            $crate::runtime::macros::support::Either::Second(rest) => {
                 $crate::__select_match!(rest $(($patterns, $arms))+)
             }
         }

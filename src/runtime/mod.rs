@@ -29,16 +29,19 @@ mod block_on;
 pub mod blocking;
 mod builder;
 mod clock;
+mod condition;
 mod context;
 mod coop;
 mod demo;
 mod driver;
+mod entered;
 mod executor;
 pub mod fs;
 mod handle;
 mod join_set;
 mod lock;
-mod macros;
+#[doc(hidden)]
+pub mod macros;
 pub mod metrics;
 pub mod net;
 mod prefetch;
@@ -49,8 +52,10 @@ mod shim;
 mod shuttle_model;
 pub mod sync;
 mod task;
-mod task_local;
+#[doc(hidden)]
+pub mod task_local;
 pub mod testing;
+mod thread_options;
 pub mod time;
 mod trace;
 mod wakers;
@@ -59,8 +64,6 @@ mod yield_now;
 pub use block_on::block_on;
 pub use blocking::{BlockingPool, NoThread, spawn_blocking};
 pub use builder::Builder;
-#[cfg(feature = "python")]
-pub(crate) use builder::SignalsBlocked;
 pub use demo::run_demo;
 pub use executor::{LocalSet, spawn_local};
 pub use handle::{Handle, Runtime, spawn};
@@ -68,35 +71,7 @@ pub use join_set::JoinSet;
 pub use metrics::{Histogram, Metrics, WorkerMetrics};
 pub use task::{AbortHandle, JoinError, JoinHandle, TaskPanic};
 pub use task_local::{NoValue, Scope, TaskLocal};
+#[cfg(feature = "python")]
+pub(crate) use thread_options::SignalsBlocked;
 pub use trace::{TraceEvent, Tracer};
 pub use yield_now::yield_now;
-
-#[doc(hidden)]
-pub use macros::support as macro_support;
-
-/// Ignores poisoning: what the runtime's locks guard is consistent between statements.
-fn unpoisoned<T>(result: Result<T, std::sync::PoisonError<T>>) -> T {
-    result.unwrap_or_else(std::sync::PoisonError::into_inner)
-}
-
-/// Waits on a condvar until `done`, or until the deadline.
-fn wait_until<'a, T>(
-    changed: &shim::Condvar,
-    mut state: shim::MutexGuard<'a, T>,
-    deadline: Option<std::time::Instant>,
-    done: impl Fn(&T) -> bool,
-) -> shim::MutexGuard<'a, T> {
-    while !done(&state) {
-        state = match deadline {
-            None => unpoisoned(changed.wait(state)),
-            Some(deadline) => {
-                let left = deadline.saturating_duration_since(std::time::Instant::now());
-                if left.is_zero() {
-                    return state;
-                }
-                unpoisoned(changed.wait_timeout(state, left)).0
-            }
-        };
-    }
-    state
-}

@@ -34,12 +34,12 @@ use super::macros::opaque_debug;
 macro_rules! task_local {
     ($($(#[$attribute:meta])* $visibility:vis static $name:ident: $type:ty);+ $(;)?) => {$(
         $(#[$attribute])*
-        $visibility static $name: $crate::runtime::TaskLocal<$type> = {
+        $visibility static $name: $crate::runtime::task_local::TaskLocal<$type> = {
             ::std::thread_local! {
                 static SLOT: ::std::cell::RefCell<::std::option::Option<$type>> =
                     const { ::std::cell::RefCell::new(::std::option::Option::None) };
             }
-            $crate::runtime::TaskLocal::__new(&SLOT)
+            $crate::runtime::task_local::TaskLocal::__new(&SLOT)
         };
     )+};
 }

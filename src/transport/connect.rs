@@ -17,7 +17,7 @@ use super::base::write_habit::WriteHabit;
 use super::stream::address;
 use super::stream::create::{StreamParts, create};
 use crate::capi::call::copy_current_context;
-use crate::capi::error::{raise_errno, raise_io};
+use crate::capi::error::{raise_errno, raise_os_error};
 use crate::capi::fallible::tuple;
 use crate::capi::inspect::integer;
 use crate::capi::socket::with_socket;
@@ -90,7 +90,7 @@ pub(crate) fn connect<'py>(
     core.check_process()?;
     core.check_usable()?;
     let family = if peer.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
-    let fd = address::open_stream(family).map_err(|error| raise_io(&error))?;
+    let fd = address::open_stream(family).map_err(|error| raise_os_error(&error))?;
     let connecting = Connecting {
         event_loop: Slot::new(Some(core.this())),
         fd: Cell::new(fd),
@@ -127,7 +127,7 @@ impl Connecting {
         if fd < 0 {
             return Err(raise_errno(libc::EBADF).into());
         }
-        address::set_nodelay(fd).map_err(|error| raise_io(&error))?;
+        address::set_nodelay(fd).map_err(|error| raise_os_error(&error))?;
         let parts = Parts {
             fd,
             owner: None,
@@ -190,16 +190,16 @@ impl Connecting {
         if let Err(error) = with_socket(fd, |socket| socket.connect(&self.peer.into())) {
             // After EINTR the connect continues in the background.
             if !matches!(error.raw_os_error(), Some(libc::EINPROGRESS | libc::EINTR | libc::EAGAIN)) {
-                return Err(raise_io(&error).into());
+                return Err(raise_os_error(&error).into());
             }
             self.waiter.set(Some(new_future(core)?));
         }
-        self.token.set(core.insert_source::<Connecting>(fd, this).map_err(|error| raise_io(&error))?);
-        let Some(poller) = core.poller() else { return Ok(()) };
+        self.token.set(core.insert_source::<Connecting>(fd, this).map_err(|error| raise_os_error(&error))?);
+        let Some(poller) = core.poller_to_change() else { return Ok(()) };
         poller.register_edge(fd, self.token.get(), Interest::BOTH).map_err(|error| {
             // Otherwise the table would keep this object alive, and the descriptor open.
             drop(core.fds.remove(fd));
-            raise_io(&error).into()
+            raise_os_error(&error).into()
         })
     }
 

@@ -2,6 +2,7 @@
 //!
 //! The head of the room says what holds here.
 
+use std::iter;
 use std::sync::OnceLock;
 
 use pyo3::ffi;
@@ -15,37 +16,39 @@ use crate::capi::threads::ident;
 
 /// How often it is tried to read a stack.
 const ATTEMPTS: usize = 5;
+/// The most threads that are looked for: the list may change meanwhile, and lead anywhere.
+const MOST_THREADS: usize = 10_000;
 
 /// The layout of this interpreter, if it has passed its test.
 static TESTED: OnceLock<Option<Layout>> = OnceLock::new();
 
 /// A thread that has a state in the interpreter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Thread {
+pub(crate) struct Thread {
     /// The address of its state.
-    pub(super) state: usize,
+    pub(crate) state: usize,
     /// `threading.get_ident()`
-    pub(super) ident: u64,
+    pub(crate) ident: u64,
     /// `threading.get_native_id()`
-    pub(super) native_id: u64,
+    pub(crate) native_id: u64,
 }
 
 /// Who holds the GIL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Holder {
+pub(crate) enum Holder {
     Unknown,
     Nobody,
     Thread(Thread),
 }
 
 #[derive(Debug)]
-pub(super) struct Reader {
+pub(crate) struct Reader {
     memory: Memory,
     layout: &'static Layout,
 }
 
 /// Finds the layout, and tests it on this thread.
-pub(super) fn prepare(py: Python<'_>) {
+pub(crate) fn prepare(py: Python<'_>) {
     TESTED.get_or_init(|| {
         let memory = Memory::open().ok()?;
         let layout = layout::find(&memory)?;
@@ -62,29 +65,39 @@ fn is_right(py: Python<'_>, memory: &Memory, layout: &Layout) -> bool {
     thread.state == state.expose_provenance()
         && thread.ident == ident()
         && self::stack(memory, layout, thread.state) == Some(stack)
+        && threads(memory, layout).iter().all(|thread| attached::is_alive(py, thread.state))
+        && threads(memory, layout).contains(&thread)
 }
 
 impl Reader {
     /// `None` if the layout of this interpreter is not known, or if there are no descriptors left.
-    pub(super) fn open() -> Option<Reader> {
+    pub(crate) fn open() -> Option<Reader> {
         let layout = TESTED.get()?.as_ref()?;
         Some(Reader { memory: Memory::open().ok()?, layout })
     }
 
     /// The stack of a thread; `None` if it cannot be read. While the thread runs Python code, its frames may change in
     /// the middle of that.
-    pub(super) fn stack(&self, thread: usize) -> Option<Stack> {
+    pub(crate) fn stack(&self, thread: usize) -> Option<Stack> {
         (0..ATTEMPTS).find_map(|_| stack(&self.memory, self.layout, thread).filter(|stack| !stack.is_empty()))
     }
 
     /// The holder of the GIL at this moment.
-    pub(super) fn holder(&self) -> Holder {
+    pub(crate) fn holder(&self) -> Holder {
         holder(&self.memory, self.layout).unwrap_or(Holder::Unknown)
     }
 
     /// A thread, by the address of its state.
-    pub(super) fn thread(&self, state: usize) -> Option<Thread> {
+    pub(crate) fn thread(&self, state: usize) -> Option<Thread> {
         thread(&self.memory, self.layout, state)
+    }
+
+    /// All threads that have a state in the interpreter, the oldest first. While threads begin or end, some may be
+    /// missing.
+    pub(crate) fn threads(&self) -> Vec<Thread> {
+        let mut found = threads(&self.memory, self.layout);
+        found.reverse();
+        found
     }
 }
 
@@ -93,6 +106,12 @@ fn holder(memory: &Memory, layout: &Layout) -> Option<Holder> {
         1 => thread(memory, layout, memory.word(layout.gil.holder)?).map(Holder::Thread),
         _ => Some(Holder::Nobody),
     }
+}
+
+fn threads(memory: &Memory, layout: &Layout) -> Vec<Thread> {
+    let next = |state: &usize| memory.word(state + layout.thread.next).filter(|next| *next != 0);
+    let states = iter::successors(memory.word(layout.threads).filter(|first| *first != 0), next);
+    states.take(MOST_THREADS).map_while(|state| thread(memory, layout, state)).collect()
 }
 
 fn thread(memory: &Memory, layout: &Layout, state: usize) -> Option<Thread> {

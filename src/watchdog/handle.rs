@@ -1,7 +1,7 @@
 //! `wakeloop.Watchdog`: starts and stops the threads.
 
 use std::os::fd::{BorrowedFd, RawFd};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use pyo3::exceptions::PyRuntimeError;
@@ -13,14 +13,15 @@ use super::helper::Shared;
 use super::monitor::Monitor;
 use super::output::Output;
 use crate::capi::Fallible;
-use crate::capi::error::{exception, raise_errno, raise_io};
+use crate::capi::error::{exception, raise_errno, raise_os_error};
 use crate::capi::section::FREE_THREADED;
+use crate::poison::unpoisoned;
 
 /// The process's watchdog. Locked with the GIL held, and only for a moment, so that no fork finds it locked.
 static CURRENT: Mutex<Option<Arc<Shared>>> = Mutex::new(None);
 
 fn replace(current: Option<Arc<Shared>>) -> Option<Arc<Shared>> {
-    std::mem::replace(&mut *CURRENT.lock().unwrap_or_else(PoisonError::into_inner), current)
+    std::mem::replace(&mut *unpoisoned(CURRENT.lock()), current)
 }
 
 /// The watchdog of this process: see `wakeloop.watchdog`. As a context manager it stops at the end of the block.
@@ -95,7 +96,7 @@ fn duplicate(fd: RawFd) -> PyResult<Output> {
     }
     // SAFETY: the descriptor is used for this call only; one that is not open is an error.
     let file = unsafe { BorrowedFd::borrow_raw(fd) };
-    file.try_clone_to_owned().map(Output::File).map_err(|error| raise_io(&error).into())
+    file.try_clone_to_owned().map(Output::File).map_err(|error| raise_os_error(&error).into())
 }
 
 /// Stop the watchdog of this process, if there is one.

@@ -6,7 +6,7 @@
 //!    none, and ends; or it finds the question of the next report.
 
 use std::io;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread;
 use std::time::Duration;
 
@@ -19,6 +19,7 @@ use super::stack::Stack;
 use crate::capi::Ref;
 use crate::event_loop::core::probe::heartbeat::{Beat, Heartbeat};
 use crate::fork::Owner;
+use crate::poison::unpoisoned;
 use crate::runtime::SignalsBlocked;
 
 /// How long `stop` waits for the threads to end.
@@ -78,7 +79,7 @@ impl Shared {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         // The lock may be poisoned: no code under it leaves a change half done.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        unpoisoned(self.state.lock())
     }
 
     /// Starts a thread that blocks all signals and is waited for by [`stop`](Shared::stop).
@@ -106,7 +107,7 @@ impl Shared {
     /// Waits so long. Returns false if the watchdog was stopped.
     pub(super) fn wait(&self, time: Duration) -> bool {
         let wait = self.changed.wait_timeout_while(self.lock(), time, |state| !state.stopped);
-        !wait.unwrap_or_else(PoisonError::into_inner).0.stopped
+        !unpoisoned(wait).0.stopped
     }
 
     /// Has this process the threads, and were they not stopped?
@@ -144,7 +145,7 @@ impl Shared {
         }
         let waits = |state: &mut State| state.question.is_some();
         let wait = self.changed.wait_timeout_while(state, patience, waits);
-        let mut state = wait.unwrap_or_else(PoisonError::into_inner).0;
+        let mut state = unpoisoned(wait).0;
         state.question = None;
         state.answer.take()
     }

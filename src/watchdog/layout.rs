@@ -4,7 +4,6 @@
 //! beginning of `_PyRuntime`. For 3.11 and 3.12, which do not change any more, they are written down here. They are
 //! those of 64-bit systems; on another one the test of `detached.rs` fails, and the layout is not used.
 
-#[cfg(Py_3_12)]
 use pyo3::ffi;
 
 use super::memory::Memory;
@@ -16,11 +15,15 @@ pub(super) struct Layout {
     pub(super) frame: Frame,
     pub(super) code: Code,
     pub(super) gil: Gil,
+    /// The address at which the interpreter has its first thread state.
+    pub(super) threads: usize,
 }
 
 /// In a thread state.
 #[derive(Debug)]
 pub(super) struct Thread {
+    /// The next thread state of the interpreter.
+    pub(super) next: usize,
     /// The first frame. Before 3.13: a struct that has it at `Frame::current`.
     pub(super) frame: usize,
     pub(super) ident: usize,
@@ -66,7 +69,6 @@ fn runtime() -> Option<usize> {
 }
 
 /// The address of the main interpreter, which is the only one that can import this package.
-#[cfg(Py_3_12)]
 fn interpreter() -> usize {
     // SAFETY: the interpreter is initialised.
     unsafe { ffi::PyInterpreterState_Main() }.expose_provenance()
@@ -92,7 +94,7 @@ cfg_select! {
             let runtime = runtime().filter(|runtime| memory.word(*runtime) == Some(COOKIE))?;
             let offset = |place: usize| memory.word(runtime + place * size_of::<usize>());
             Some(Layout {
-                thread: Thread { frame: offset(thread)?, ident: offset(id)?, native_id: offset(id + 1)? },
+                thread: Thread { next: offset(thread - 2)?, frame: offset(thread)?, ident: offset(id)?, native_id: offset(id + 1)? },
                 frame: Frame { previous: offset(frame)?, code: offset(frame + 1)?, instruction: offset(frame + 2)? },
                 code: Code {
                     file: offset(code)?,
@@ -102,6 +104,7 @@ cfg_select! {
                     instructions: offset(code + 8)?,
                 },
                 gil: Gil { holder: interpreter() + offset(holder)?, locked: interpreter() + offset(holder - 1)? },
+                threads: interpreter() + offset(9)?,
             })
         }
     }
@@ -110,10 +113,11 @@ cfg_select! {
         pub(super) fn find(memory: &Memory) -> Option<Layout> {
             let gil = memory.word(interpreter() + 384)?;
             Some(Layout {
-                thread: Thread { frame: 56, ident: 136, native_id: 144 },
+                thread: Thread { next: 8, frame: 56, ident: 136, native_id: 144 },
                 frame: Frame { current: 0, previous: 8, code: 0, instruction: 56 },
                 code: Code { file: 112, name: 128, lines: 136, first_line: 68, instructions: 192 },
                 gil: Gil { holder: gil + 8, locked: gil + 16 },
+                threads: interpreter() + 72,
             })
         }
     }
@@ -122,10 +126,11 @@ cfg_select! {
         pub(super) fn find(_memory: &Memory) -> Option<Layout> {
             let gil = runtime()? + 360;
             Some(Layout {
-                thread: Thread { frame: 56, ident: 152, native_id: 160 },
+                thread: Thread { next: 8, frame: 56, ident: 152, native_id: 160 },
                 frame: Frame { current: 8, previous: 48, code: 32, instruction: 56 },
                 code: Code { file: 112, name: 128, lines: 136, first_line: 72, instructions: 184 },
                 gil: Gil { holder: gil + 8, locked: gil + 16 },
+                threads: interpreter() + 16,
             })
         }
     }

@@ -30,12 +30,12 @@
 //! touch its parent's.
 
 mod attached;
-mod detached;
+pub(crate) mod detached;
 pub(crate) mod handle;
 mod helper;
 mod layout;
 mod memory;
 mod monitor;
 mod output;
-mod report;
-mod stack;
+pub(crate) mod report;
+pub(crate) mod stack;

@@ -11,7 +11,8 @@ use super::helper::Shared;
 use super::output::Output;
 use super::report::{Report, describe, describe_end};
 use crate::clock::monotonic_nanos;
-use crate::event_loop::core::probe::heartbeat::{self, Beat, Heartbeat};
+use crate::event_loop::core::probe::heartbeat::{Beat, Heartbeat};
+use crate::event_loop::core::probe::registry;
 
 /// The shortest limit. The monitor wakes up as often.
 const SHORTEST: u64 = 1_000_000;
@@ -73,7 +74,7 @@ impl Monitor {
     fn note_stalls(&mut self) -> u64 {
         let mut wait = self.limit;
         let patience = Duration::from_nanos(self.limit).clamp(LEAST_PATIENCE, MOST_PATIENCE);
-        for heartbeat in heartbeat::all() {
+        for heartbeat in registry::heartbeats() {
             let beat = heartbeat.beat();
             let Some(start) = beat.since() else { continue };
             let known = self

@@ -11,13 +11,13 @@ use crate::event_loop::core::probe::heartbeat::{Beat, Heartbeat};
 
 /// What can be said about a thread.
 #[derive(Debug, Default)]
-struct Named {
+pub(crate) struct Named {
     name: Option<String>,
     id: Option<u64>,
 }
 
 impl Named {
-    fn new(name: Option<String>, thread: Option<Thread>) -> Named {
+    pub(crate) fn new(name: Option<String>, thread: Option<Thread>) -> Named {
         Named { name: name.or_else(|| system_name(thread?)), id: thread.map(|thread| thread.native_id) }
     }
 }
@@ -96,7 +96,7 @@ fn awaits_gil(beat: Beat) -> bool {
 }
 
 /// What the loop has been doing.
-struct Doing(Beat);
+pub(crate) struct Doing(pub(crate) Beat);
 
 impl Display for Doing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -104,7 +104,7 @@ impl Display for Doing {
     }
 }
 
-fn write_stack(text: &mut String, whose: &str, stack: &Stack) {
+pub(crate) fn write_stack(text: &mut String, whose: &str, stack: &Stack) {
     if stack.is_empty() {
         let _ = writeln!(text, "{whose} could not be read.");
         return;
@@ -189,7 +189,7 @@ impl Display for Situation<'_> {
 }
 
 /// A time in nanoseconds, written in seconds, with two digits at least.
-pub(super) struct Seconds(pub(super) u64);
+pub(crate) struct Seconds(pub(crate) u64);
 
 impl Display for Seconds {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

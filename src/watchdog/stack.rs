@@ -9,15 +9,15 @@ pub(super) const DEEPEST: usize = 100;
 
 /// A frame of a stack.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Frame {
-    pub(super) file: String,
+pub(crate) struct Frame {
+    pub(crate) file: String,
     /// `None` if the instruction belongs to no line.
-    pub(super) line: Option<i32>,
-    pub(super) function: String,
+    pub(crate) line: Option<i32>,
+    pub(crate) function: String,
 }
 
 /// A stack, most recent call first.
-pub(super) type Stack = Vec<Frame>;
+pub(crate) type Stack = Vec<Frame>;
 
 impl fmt::Display for Frame {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -127,6 +127,7 @@ class Hypercorn:
             address = sock.getsockname()
             config.bind = [f"fd://{os.dup(sock.fileno())}"]
         config.errorlog = config.accesslog = None
+        config.keep_alive_timeout = 3600
         self._end = asyncio.Event()
         self._serving = asyncio.create_task(serve(application, config, shutdown_trigger=self._end.wait))
         return address

@@ -1,14 +1,12 @@
 """Fuzzing by coverage: feeds what parses what others send or store with inputs that reach new code.
 
-    python -m tests.fuzz                            run every target for a minute
-    python -m tests.fuzz --seconds 1200 bio top     run these for twenty minutes each
-    python -m tests.fuzz bio --input FILE           run one input again
+    python -m tests.fuzz                               run every target for a minute
+    python -m tests.fuzz --seconds 1200 bio window  run these for twenty minutes each
+    python -m tests.fuzz bio --input FILE              run one input again
 
 A target compares the source with a naive model: in `targets/*.rs`, or in the function `check` of a Python module here.
 The engine is libFuzzer, which `Cargo.toml` links with the crate and an interpreter, under AddressSanitizer. So what
-Python calls in native code counts as reached, and so do the lines of Python that `top.py` follows. atheris is the same
-engine for Python alone, and has no wheels for some versions of it. RUSTC_BOOTSTRAP allows the flags of `cargo fuzz` on
-a stable compiler.
+Python calls in native code counts as reached. RUSTC_BOOTSTRAP allows the flags of `cargo fuzz` on a stable compiler.
 
 `corpus/TARGET` has inputs to begin with. New ones are kept in `target/fuzz/corpus`, where the next run goes on.
 The exit code is 1 if a target found something.
@@ -24,7 +22,7 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
-TARGETS = ("framing", "streams", "bio", "sockaddr", "recorder", "top")
+TARGETS = ("framing", "streams", "bio", "sockaddr", "recorder", "window")
 WORK = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")).absolute() / "fuzz"
 
 COVERAGE = ["level=4", "inline-8bit-counters", "pc-table", "trace-compares"]

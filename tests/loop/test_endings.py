@@ -13,6 +13,7 @@ import weakref
 
 import pytest
 
+from tests.support.builds import FREE_THREADED
 from tests.support.protocol import HalfOpen, Recording, close, pair
 from tests.support.script import run_script
 
@@ -307,6 +308,8 @@ if CLOSES:
 @pytest.mark.parametrize("kind", ["stream", "datagram", "read pipe", "write pipe"])
 def test_a_transport_that_is_left_open_at_exit_warns(loop_name, kind, closes):
     """Also while the interpreter ends, when modules are gone."""
+    if FREE_THREADED and loop_name == "asyncio" and not closes:
+        pytest.skip("there the collector may close asyncio's socket before its transport warns")
     before = f"import os, socket, sys\nKIND, CLOSES = {kind!r}, {closes}\n"
     outcome = run_script(loop_name, UNCLOSED, before=before, options=["-W", "always"])
     assert outcome.code == 0, outcome

@@ -126,6 +126,38 @@ def test_the_extension_declares_that_it_needs_no_gil_and_its_second_module_that_
     assert python(DECLARED, WAKELOOP_GIL="0") == (["1", "0"], "")
 
 
+# -- what nobody counts ----------------------------------------------------------------------------------------------
+
+# Classes of which each callback, task or await makes an instance, and methods that are looked up for each call. An object
+# that several threads count costs them more than all else that they do.
+SHARED = """
+import asyncio, sys, wakeloop
+async def main():
+    loop = asyncio.get_running_loop()
+    handle, future = loop.call_soon(print), loop.create_future()
+    handle.cancel()
+    reader, writer = await wakeloop.open_connection(*server.sockets[0].getsockname())
+    kinds = [wakeloop._core.EventLoop, type(handle), type(loop.call_later(0, int)), type(future), asyncio.Task]
+    kinds += [type(future.__await__()), type(writer.transport), *type(reader).__mro__[1:2], type(wakeloop.sleep(0))]
+    methods = [type(loop).call_soon, type(loop).call_later, type(loop).time, type(writer.transport).write]
+    print(*(sys._is_immortal(it) for it in [*kinds, *methods]))
+    writer.close()
+async def around():
+    global server
+    server = await asyncio.start_server(lambda reader, writer: writer.close(), "127.0.0.1", 0)
+    await main()
+    server.close()
+wakeloop.run(around())
+"""
+
+
+@pytest.mark.native
+@pytest.mark.skipif(not FREE_THREADED, reason="one thread at a time counts there")
+def test_what_every_loop_uses_for_each_callback_is_counted_by_none():
+    words, errors = python(SHARED, PYTHONWARNINGS="ignore")
+    assert words == ["True"] * 13, (words, errors)
+
+
 # -- what clippy refuses ---------------------------------------------------------------------------------------------
 
 REFUSED = [entry["path"] for entry in tomllib.loads((ROOT / "clippy.toml").read_text())["disallowed-methods"]]

@@ -198,6 +198,32 @@ def test_a_group_cannot_be_closed_from_its_loops(group):
     group.run(group.run_on_each(main))
 
 
+@pytest.mark.parametrize("runs", ["run()", "the first loop"])
+def test_a_group_that_runs_in_another_thread_refuses_to_close_or_run_and_goes_on(loop_factory, runs):
+    group = wakeloop.EventLoopGroup(2, loop_factory=loop_factory)
+
+    def refused():
+        with pytest.raises(RuntimeError, match=r"close\(\) cannot be called while its first event loop is running"):
+            group.close()
+        with pytest.raises(RuntimeError, match=r"run\(\) cannot be called while its first event loop is running"):
+            group.run(thread_and_loop())
+        with pytest.raises(RuntimeError, match="its first event loop is running"), group:
+            pass
+
+    async def main():
+        await asyncio.to_thread(refused)
+        return await group.run_on(group.loops[1], thread_and_loop)
+
+    first, other = group.loops
+    found = group.run(main()) if runs == "run()" else first.run_until_complete(main())
+    assert found[1] is other
+    assert group.run(thread_and_loop())[1] is first, "it runs again"
+    group.close()
+    assert first.is_closed() and other.is_closed()
+    with pytest.raises(RuntimeError, match="EventLoopGroup is closed"):
+        group.run(thread_and_loop())
+
+
 def test_an_exit_on_one_loop_ends_run(loop_factory):
     async def leave():
         asyncio.get_running_loop().call_soon(sys.exit, 7)
@@ -268,6 +294,33 @@ def test_a_signal_ends_all_loops_gracefully(signum):
     output, _ = process.communicate(timeout=20)
     assert output == "ended\n" * 3
     assert process.returncode == (-signal.SIGINT if signum == signal.SIGINT else 128 + signal.SIGTERM)
+
+
+def test_a_handler_that_the_program_sets_during_the_run_gets_sigterm_alone():
+    # uvicorn's server sets one, and raises the signal again once it has ended.
+    program = """if True:
+        import asyncio, os, signal, wakeloop
+
+        async def main():
+            event = asyncio.Event()
+            outer = signal.signal(signal.SIGTERM, lambda *_: event.set())
+            os.kill(os.getpid(), signal.SIGTERM)
+            await event.wait()
+            # A handler of the group's would cancel this.
+            await asyncio.sleep(0.1)
+            print("ended by the program", flush=True)
+            signal.signal(signal.SIGTERM, outer)
+            signal.raise_signal(signal.SIGTERM)
+            await asyncio.sleep(60)
+
+        try:
+            with wakeloop.EventLoopGroup(2) as group:
+                group.run(main())
+        finally:
+            print(signal.getsignal(signal.SIGTERM) == signal.SIG_DFL)
+    """
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30)
+    assert (found.stdout, found.returncode) == ("ended by the program\nTrue\n", 128 + signal.SIGTERM), found.stderr
 
 
 # -- servers ---------------------------------------------------------------------------------------------------------
@@ -633,6 +686,12 @@ UNCLOSED = {
         async def serve():
             await group.start_server(lambda reader, writer: None, '127.0.0.1', 0)
         group.run(serve()); print('done')
+    """,
+    "the first loop in a daemon thread": """
+        first, begun = group.loops[0], threading.Event()
+        first.call_soon(begun.set)
+        threading.Thread(target=first.run_forever, daemon=True).start()
+        begun.wait(); print('done')
     """,
     "after a fork": """
         group.run(asyncio.sleep(0))

@@ -402,3 +402,18 @@ def test_no_thread_of_a_lookup_is_left_when_the_loop_is_closed(loop_name):
     """
     outcome = run_script(loop_name, body)
     assert (outcome.code, outcome.err) == (0, ""), outcome
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", None])
+def test_a_lookup_needs_a_loop_that_is_open_and_an_executor(loop_factory, host):
+    async def after_shutdown():
+        loop = asyncio.get_running_loop()
+        await loop.shutdown_default_executor()
+        with pytest.raises(RuntimeError, match="Executor shutdown has been called"):
+            await loop.getaddrinfo(host, 80)
+
+    with asyncio.Runner(loop_factory=loop_factory) as runner:
+        runner.run(after_shutdown())
+        loop = runner.get_loop()
+    with asyncio.Runner(loop_factory=loop_factory) as runner, pytest.raises(RuntimeError, match="Event loop is closed"):
+        runner.run(loop.getaddrinfo(host, 80))

@@ -14,6 +14,7 @@ import weakref
 import pytest
 
 import wakeloop
+from tests.support.builds import needs_ordered_collector
 
 
 async def turns(count=3):
@@ -57,6 +58,7 @@ def futures():
 # -- futures and the collector -------------------------------------------------------------------------
 
 
+@needs_ordered_collector
 def test_connections_reset_by_the_peer_leave_nothing_to_log(run, asyncio_log):
     """The collector is off until the end: on asyncio's loop too, a collection between the creation of a protocol and that
     of its future makes the next full one end the future first, which then logs the exception."""
@@ -111,6 +113,7 @@ class Holder:
         self.future.exception()
 
 
+@needs_ordered_collector
 @pytest.mark.parametrize("older", ["holder", "future"])
 def test_finalizers_in_a_dead_cycle_run_in_the_order_of_creation(run, asyncio_log, older):
     async def main():

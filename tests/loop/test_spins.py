@@ -231,6 +231,7 @@ def test_a_twentieth_of_the_time_at_most_is_lost(run):
     assert beyond < 0.002 or took.spins - took.spin_hits < 3
 
 
+@needs_gil
 @pytest.mark.usefixtures("spins_for_long")
 def test_the_loop_does_not_spin_while_another_thread_computes(run):
     async def main():

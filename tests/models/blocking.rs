@@ -127,7 +127,7 @@ fn a_thread_that_does_not_start_leaves_its_job_to_one_that_sleeps() {
             (state.threads + 1, state.present + 1, state.starting + 1);
         drop(state);
         let failing = thread::spawn({
-            let place = Place { pool: pool.0.clone(), stage: Stage::Starting };
+            let place = ThreadPlace { pool: pool.0.clone(), stage: Stage::Starting };
             move || drop(place)
         });
         block_on(submit(&pool, &runs)).unwrap();

@@ -18,8 +18,7 @@ import pytest
 
 import wakeloop
 from tests.support.script import run_script
-from wakeloop import Histogram, LoopMetrics
-from wakeloop._observe import exposition
+from wakeloop import LoopMetrics
 from wakeloop._observe.registry import _loops, open_loops
 
 pytestmark = pytest.mark.native
@@ -142,22 +141,6 @@ def test_no_name_of_a_thread_can_break_the_text(name):
             assert label == name
     finally:
         loops[0].close()
-
-
-def test_histograms_are_cumulative_and_have_powers_of_four():
-    counts = [0] * len(Histogram.bounds)
-    counts[0], counts[1], counts[8], counts[9], counts[-1] = 5, 1, 1, 7, 2
-    histogram = Histogram(tuple(counts), 3.5, 100.0)
-    buckets = list(exposition.coarse(histogram))
-    assert len(buckets) == 11
-    bounds = [bound for bound, _ in buckets]
-    assert all(bound in Histogram.bounds for bound in bounds)
-    assert all(later == pytest.approx(4 * bound) for bound, later in zip(bounds[:-2], bounds[1:-1], strict=True))
-    assert [count for _, count in buckets] == [5, 7] + [14] * 8 + [16]
-    family = exposition.Family("x", "histogram", "Text\\with\n", [exposition.Sample({}, histogram)])
-    lines = list(exposition._lines(family))
-    assert lines[:2] == ["# HELP x Text\\\\with\\n", "# TYPE x histogram"]
-    assert lines[-3:] == ['x_bucket{le="+Inf"} 16', "x_sum 3.5", "x_count 16"]
 
 
 def test_the_runtime_is_in_the_text_when_it_has_started(run, runtime):

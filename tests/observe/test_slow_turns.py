@@ -5,6 +5,7 @@ time, and logged where somebody has asked.
 import asyncio
 import logging
 import math
+import os
 import socket
 import time
 import types
@@ -103,6 +104,35 @@ def test_a_slow_protocol_is_named(loop, slow_log):
     loop.run_until_complete(main())
     [report] = reports(slow_log)
     assert report.startswith("Slow turn: <Slow protocol> of <")
+
+
+@pytest.mark.parametrize("kind", ["stream", "datagram", "pipe"])
+def test_a_slow_connection_lost_is_named(loop, slow_log, kind):
+    class Ending(asyncio.Protocol):
+        def connection_lost(self, exc):
+            block()
+            done.set_result(None)
+
+    async def main():
+        if kind == "stream":
+            near, far = socket.socketpair()
+            transport, _ = await loop.create_connection(Ending, sock=near)
+            far.close()
+        elif kind == "datagram":
+            transport, _ = await loop.create_datagram_endpoint(Ending, ("127.0.0.1", 0))
+        else:
+            reader, writer = os.pipe()
+            transport, _ = await loop.connect_read_pipe(Ending, os.fdopen(reader, "rb"))
+            os.close(writer)
+        transport.close()
+        await done
+
+    done = loop.create_future()
+    loop.slow_turn_duration = LIMIT
+    loop.run_until_complete(main())
+    [report] = reports(slow_log)
+    assert report.startswith("Slow turn: connection_lost of <")
+    assert loop.metrics().slow_turns == 1
 
 
 def test_a_callback_behind_a_slow_event_is_not_slow_itself(loop, slow_log):

@@ -7,6 +7,8 @@ import json
 import os
 import pty
 import signal
+import socket
+import stat
 import struct
 import subprocess
 import sys
@@ -16,17 +18,18 @@ import time
 
 import pytest
 
+from tests.support.builds import needs_recorder
 from tests.support.script import start_script
 
 pytestmark = [
     pytest.mark.native,
-    pytest.mark.skipif(sys.platform != "linux", reason="the page needs Linux"),
+    pytest.mark.skipif(sys.platform != "linux", reason="processes are found in /proc"),
 ]
 
 #: A web server with a task that takes long. It prints its port.
 SERVER = """
 import os, socket, sys, time
-os.environ["WAKELOOP_PUBLISH"] = "1"
+os.environ["WAKELOOP_ADMIN"] = "1"
 import uvicorn, wakeloop
 
 async def app(scope, receive, send):
@@ -42,12 +45,18 @@ wakeloop.run(server.serve([listener]))
 """
 BLOCKED = """
 import time, wakeloop
-wakeloop.publish()
+wakeloop.admin()
 async def main():
     print("ready", flush=True)
     time.sleep(1000)
 wakeloop.run(main())
 """
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    """A folder for the sockets of windows. A process that is killed leaves its socket behind."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
 
 
 @contextlib.contextmanager
@@ -123,15 +132,104 @@ def test_json_works_without_rich_and_the_screen_says_what_to_install(tmp_path):
         assert done.stderr.startswith("wakeloop: the live screen needs rich: pip install wakeloop[top]")
 
 
-def test_a_process_that_publishes_nothing_is_reported():
+@pytest.mark.parametrize("length", [100, 500])
+def test_a_process_whose_folder_has_a_long_path_is_found(tmp_path, monkeypatch, length):
+    """An address of a socket has 108 bytes: with the path of the process's file system it is longer than that."""
+    folder = str(tmp_path)
+    while len(folder) < length - 1:
+        folder = os.path.join(folder, "d" * min(200, length - len(folder) - 1))
+    os.makedirs(folder)
+    monkeypatch.setenv("TMPDIR", folder)
+    with started(BLOCKED) as (process, _):
+        for temporary in (folder, "/tmp"):  # also for a tool that has another folder
+            environment = {**os.environ, "TMPDIR": temporary}
+            done = top(process.pid, "--once", "--json", "--interval", 0.05, env=environment)
+            assert done.returncode == 0, done.stderr
+            assert json.loads(done.stdout)["pid"] == process.pid
+            done = top("--once", "--json", "--interval", 0.05, env=environment)
+            assert process.pid in [json.loads(line)["pid"] for line in done.stdout.splitlines()]
+
+
+@pytest.mark.parametrize("moves", ["", "os.chdir('/')"])
+@pytest.mark.parametrize("given", ["the environment", "the program"])
+@pytest.mark.parametrize("form", ["absolute", "relative"])
+def test_a_process_is_found_whose_program_has_another_temporary_folder(tmp_path, monkeypatch, moves, given, form):
+    inner = tmp_path / "inner"
+    inner.mkdir()
+    monkeypatch.chdir(tmp_path)
+    chosen = str(inner) if form == "absolute" else "inner"
+    if given == "the environment":
+        monkeypatch.setenv("TMPDIR", chosen)
+    body = f"""
+import os, wakeloop
+os.environ["TMPDIR"] = {chosen!r}
+window = wakeloop.admin()
+{moves}
+print("ready", flush=True)
+wakeloop.run(asyncio.sleep(1000))
+"""
+    with started(body) as (process, _):
+        options = {"env": {**os.environ, "TMPDIR": "/tmp"}, "cwd": "/"}
+        done = top(process.pid, "--once", "--json", "--interval", 0.05, **options)
+        assert done.returncode == 0 and json.loads(done.stdout)["pid"] == process.pid, done.stderr
+        done = top("--once", "--json", "--interval", 0.05, **options)
+        assert process.pid in [json.loads(line)["pid"] for line in done.stdout.splitlines()]
+
+
+def test_a_process_with_a_relative_folder_whose_path_is_long_is_found(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    folder = os.path.join("d" * 100, "e" * 100)
+    os.makedirs(folder)
+    monkeypatch.setenv("TMPDIR", folder)
+    with started(BLOCKED) as (process, _):
+        done = top(process.pid, "--once", "--json", "--interval", 0.05, env={**os.environ, "TMPDIR": "/tmp"}, cwd="/")
+    assert done.returncode == 0 and json.loads(done.stdout)["pid"] == process.pid, done.stderr
+
+
+@pytest.mark.parametrize("place", ["its folder", "another folder"])
+def test_a_socket_of_another_process_is_not_asked(tmp_path, place):
+    with started("import time; print('ready'); time.sleep(1000)") as (process, _):
+        folder = (tmp_path if place == "its folder" else tmp_path / "other") / f"wakeloop-{os.geteuid()}"
+        folder.mkdir(parents=True)
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(str(folder / str(process.pid)))
+            listener.listen()
+            done = top(process.pid, "--once", "--interval", 0.05)
+    assert done.returncode == 1 and "has no window" in done.stderr
+
+
+def test_a_process_that_does_not_answer_for_a_while_is_reported_and_shown_again(tmp_path):
+    with started(BLOCKED) as (process, _):
+        line = [sys.executable, "-m", "wakeloop", "top", "--json", "--interval", "0.05", str(process.pid)]
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        with subprocess.Popen(line, text=True, **pipes) as shown, terminal(process.pid, "--interval", 0.05) as screen:
+            said = f"process {process.pid} does not answer"
+            assert shown.stdout.readline()
+            screen.until("blocked")
+            process.send_signal(signal.SIGSTOP)
+            assert shown.stderr.readline() == f"wakeloop: {said}\n"
+            screen.until(said)
+            done = top(process.pid, "--once")
+            assert (done.returncode, done.stdout, done.stderr) == (1, "", f"wakeloop: {said}\n")
+            process.send_signal(signal.SIGCONT)
+            # The time without an answer is in the next figures.
+            while json.loads(shown.stdout.readline())["interval"] < 1.5:
+                pass
+            screen.until("blocked")
+            process.kill()
+            process.wait()
+            assert (shown.wait(10), screen.process.wait(10)) == (0, 0)
+
+
+def test_a_process_without_a_window_is_reported():
     done = top(os.getpid(), "--once")
     assert (done.returncode, done.stdout) == (1, "")
-    assert "publishes nothing: start it with WAKELOOP_PUBLISH=1" in done.stderr
+    assert "has no window: start it with WAKELOOP_ADMIN=1" in done.stderr
     done = top(2**30, "--once")
     assert done.returncode == 1 and "there is no process" in done.stderr
 
 
-@pytest.mark.parametrize("arguments", [["x"], ["1", "--interval", "0"], ["1", "--interval", "nan"], []])
+@pytest.mark.parametrize("arguments", [["x"], ["1", "--interval", "0"], ["1", "--interval", "nan"], ["1", "2"]])
 def test_wrong_arguments_are_explained(arguments):
     done = top(*arguments)
     assert done.returncode == 2 and done.stderr.startswith("usage:") and "Traceback" not in done.stderr
@@ -196,3 +294,75 @@ def test_the_screen_shows_a_loop_that_is_blocked_and_ends_with_the_process():
         process.kill()
         process.wait()
         assert shown.process.wait(10) == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT])
+def test_a_signal_that_ends_the_screen_leaves_the_terminal_as_it_was(number):
+    with started(BLOCKED) as (process, _), terminal(process.pid, "--interval", 0.2) as shown:
+        shown.until("blocked")
+        assert not termios.tcgetattr(shown.master)[3] & termios.ICANON
+        shown.process.send_signal(number)
+        assert shown.process.wait(10) == -number
+        written = b""
+        with contextlib.suppress(OSError):
+            while more := os.read(shown.master, 65536):
+                written += more
+        # The other screen is left, and the cursor is shown.
+        assert b"\x1b[?1049l" in written and b"\x1b[?25h" in written
+        assert termios.tcgetattr(shown.master)[3] & (termios.ICANON | termios.ECHO) == termios.ICANON | termios.ECHO
+
+
+def test_the_workers_of_a_master_are_shown_and_q_ends_the_screen():
+    master = """
+import os, sys, wakeloop
+for number in range(2):
+    if os.fork() == 0:
+        os.environ["WAKELOOP_ADMIN"] = "1"
+        async def main():
+            import asyncio
+            os.write(1, b"x")
+            await asyncio.Event().wait()
+        wakeloop.run(main())
+print("ready", flush=True)
+os.wait()
+"""
+    with started(master) as (process, line):
+        try:
+            # A worker writes when its loop runs.
+            assert line.replace("x", "") == "ready"
+            end = time.monotonic() + 20
+            while True:
+                done = top(process.pid, "--once", "--json", "--interval", 0.05)
+                found = [json.loads(line) for line in done.stdout.splitlines()]
+                if len(found) == 2:
+                    break
+                assert time.monotonic() < end, done
+            workers = {each["pid"] for each in found}
+            assert process.pid not in workers and all(len(each["loops"]) == 1 for each in found)
+            everybody = [json.loads(line)["pid"] for line in top("--once", "--json", "--interval", 0.05).stdout.splitlines()]
+            assert workers <= set(everybody)
+            with terminal(process.pid, "--interval", 0.2) as shown:
+                shown.until("2 processes", "waits")
+                os.write(shown.master, b"q")
+                assert shown.process.wait(10) == 0
+        finally:
+            for pid in children_of(process.pid):
+                os.kill(pid, signal.SIGKILL)
+
+
+def children_of(pid):
+    with open(f"/proc/{pid}/task/{pid}/children") as file:
+        return list(map(int, file.read().split()))
+
+
+@needs_recorder
+def test_a_trace_is_written_to_a_file(tmp_path):
+    with started(BLOCKED) as (process, _):
+        line = [sys.executable, "-m", "wakeloop", "trace", str(process.pid), "--seconds", "0.1", "--output", tmp_path / "t.json"]
+        done = subprocess.run(line, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done.stderr
+    assert "traceEvents" in json.loads((tmp_path / "t.json").read_text())
+    # It has names of tasks and functions.
+    assert stat.S_IMODE((tmp_path / "t.json").stat().st_mode) == 0o600
+    done = subprocess.run([*line[:3], "trace", str(2**30)], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1 and "there is no process" in done.stderr

@@ -340,3 +340,51 @@ def test_futures_of_the_programs_own_class_are_described_as_far_as_possible(run)
             assert (info.state, info.kind) == ("waiting", "future") and "Strange at 0x" in info.waits_for
 
     run(main())
+
+
+@pytest.mark.parametrize(
+    ("wrap", "kind"),
+    [
+        (lambda future, _: future, "future"),
+        (lambda future, _: asyncio.shield(future), "future"),
+        (lambda future, _: asyncio.wait_for(future, 1000), "future"),
+        (lambda _, gathered: gathered, "gather"),
+        (lambda _, gathered: asyncio.shield(gathered), "gather"),
+    ],
+    ids=["future", "shield", "wait_for", "gather", "shield of gather"],
+)
+def test_a_future_for_which_many_tasks_wait_is_asked_once(run, wrap, kind):
+    """Reading the callbacks of a future copies them, and asking a gather() asks all its futures."""
+    reads = []
+
+    class Counted(asyncio.Future):
+        @property
+        def _callbacks(self):
+            reads.append(self)
+            return super()._callbacks
+
+        def done(self):
+            reads.append(self)
+            return super().done()
+
+    async def main():
+        async def waits(awaitable):
+            await awaitable
+
+        future, child = Counted(), Counted()
+        gathered = asyncio.gather(child)
+        tasks = [asyncio.create_task(waits(wrap(future, gathered))) for _ in range(50)]
+        await asyncio.sleep(0)
+        reads.clear()
+        found = [info for info in wakeloop.tasks() if info.task in tasks]
+        assert {info.kind for info in found} == {kind} and len(found) == 50
+        # For each task, the future that it waits for is asked whether it is done.
+        assert len(reads) <= (51 if tasks[0]._fut_waiter is future else 1)
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+        gathered.cancel()
+        await asyncio.wait([gathered])
+        assert gathered.cancelled() or gathered.exception()
+
+    run(main())

@@ -32,7 +32,7 @@ def test_the_live_screen_without_rich_names_the_extra():
     code = (
         "import sys; sys.modules['rich'] = None\n"
         "sys.argv[1:] = ['top', str(__import__('os').getpid())]\n"
-        "import runpy, wakeloop; wakeloop.publish()\n"
+        "import runpy, wakeloop; wakeloop.admin()\n"
         "runpy.run_module('wakeloop', run_name='__main__')\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30)

@@ -17,13 +17,17 @@ pytestmark = pytest.mark.native
 #: Wrong for every variable but the path.
 WRONG = [b"foo", b"-1", b"2**3", b"nan", b"inf", b"-inf", b"1e999", b"9" * 40, "٣".encode(), "é".encode(), b"\xff"]
 WRONG += [b"\x1b[2J", b"1;2", b"x" * 100_000]
-SWITCHES = ["WAKELOOP", "WAKELOOP_REPORT", "WAKELOOP_GIL", "WAKELOOP_PUBLISH"]
-TIMES = ["WAKELOOP_WATCHDOG", "WAKELOOP_SLOW_TURN"]
+SWITCHES = ["WAKELOOP", "WAKELOOP_REPORT", "WAKELOOP_GIL"]
+TIMES = ["WAKELOOP_WATCHDOG", "WAKELOOP_SLOW_TURN", "WAKELOOP_ADMIN_LIMIT"]
 #: For each variable, what is wrong for it alone, and what it may be set to.
 VALUES = {
     **dict.fromkeys(SWITCHES, ([b"yes", b"on", b"true", b"2", b"01"], [b"0", b"1", b" 1\n"])),
     **dict.fromkeys(
         TIMES, ([b"100m", b"ms", b"0ms", b"1e-12", b"+1"], [b"100ms", b"0.5", b" 1 S ", b"5e-2", b"OFF", b"0"])
+    ),
+    "WAKELOOP_ADMIN": (
+        [b"2", b"unix:", b":80", b"shop", b"shop:http", b"shop:65536"],
+        [b"0", b" 1", b"unix:/a B", b"unix:\xff", b"localhost:9000", b"[::1]:80", b"0.0.0.0:9000"],
     ),
     "WAKELOOP_TLS": ([b"openssl", b"native,asyncio"], [b"native", b"SSLObject", b" asyncio", b"auto"]),
     "WAKELOOP_WORKERS": ([b"0", b"1025", b"many", b"1.5", b"+2"], [b"1", b" 8 ", b"1024"]),
@@ -106,22 +110,23 @@ with asyncio.Runner(loop_factory=asyncio.SelectorEventLoop) as runner:
 def test_an_interpreter_that_ignores_its_environment_ignores_every_variable(option, tmp_path):
     folder = os.path.dirname(os.path.dirname(wakeloop.__file__))
     code = f"""
-import sys; sys.path.insert(0, {folder!r})
+import os, sys; sys.path.insert(0, {folder!r})
 import asyncio, time, wakeloop
 from wakeloop import _core
-from wakeloop._observe import publish
+from wakeloop._observe import client
 async def main():
     await wakeloop.sleep(0.001)
     time.sleep(0.1)
 with asyncio.Runner(loop_factory=wakeloop.new_event_loop) as runner:
     assert runner.get_loop().slow_turn_duration == 0.25
     runner.run(main())
-assert not any(_core._settings().values()) and wakeloop.Recorder.running() is None and not publish._owner
+assert not any(_core._settings().values()) and wakeloop.Recorder.running() is None
+assert os.getpid() not in client.processes()
 """
     right = {
         "WAKELOOP_RECORD": str(tmp_path / "trace.json"),
         "WAKELOOP_RECORD_SIGNAL": "USR2",
-        "WAKELOOP_PUBLISH": "1",
+        "WAKELOOP_ADMIN": "1",
         "WAKELOOP_WATCHDOG": "10ms",
         "WAKELOOP_SLOW_TURN": "10ms",
     }

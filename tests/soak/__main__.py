@@ -8,7 +8,7 @@ After each cycle it counts open descriptors, threads, Python objects and residen
 caches. After them descriptors and threads must stay the same, and memory and objects must not grow.
 
 With --observed, everything that looks at a running loop is on, and is asked in each cycle: the watchdog, the flight
-recorder, the published figures, the times of task steps, metrics, tasks and their text for Prometheus.
+recorder, the window, the times of task steps, metrics, tasks and their text for Prometheus.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ def certificate(directory: Path) -> tuple[ssl.SSLContext, ssl.SSLContext]:
 
 @contextlib.contextmanager
 def everything_on(directory: Path) -> Iterator[wakeloop.Recorder]:
-    wakeloop.publish()
     with (
+        wakeloop.admin(),
         open(os.devnull, "w") as nowhere,
         wakeloop.watchdog(0.01, file=nowhere),
         wakeloop.record(directory / "trace.json") as recorder,

@@ -12,12 +12,14 @@ import sys
 
 import pytest
 
+from tests.support.builds import needs_reader_feed
 from tests.support.streams import connection, python_calls, turns
 from wakeloop._net.streams import STANDS_IN
 
 READER, PROTOCOL = asyncio.StreamReader, asyncio.StreamReaderProtocol
 
 
+@needs_reader_feed
 @pytest.mark.native
 @pytest.mark.parametrize("debug", [False, True])
 def test_no_python_code_runs_between_the_socket_and_the_stream_reader(run, debug):
@@ -38,6 +40,7 @@ def test_no_python_code_runs_between_the_socket_and_the_stream_reader(run, debug
     run(main(), debug=debug)
 
 
+@needs_reader_feed
 @pytest.mark.native
 def test_a_pipe_feeds_its_reader_in_the_same_way(run):
     async def main():

@@ -1,10 +1,11 @@
-"""Checks the structure of the source: floors, cycles and `bool` fields. Checks that no test has a second chance.
+"""Checks the structure of the source: floors, cycles, `bool` fields and names of types. Checks that no test has a second chance.
 
     python -m tests.structure             checks src, by structure.toml, and python/wakeloop, by importlinter.toml
     python -m tests.structure --known     prints the lists of known violations that would let the tree pass
 
 Of Rust, it checks that a room of src uses only rooms of lower floors, that the files of a room do not use each other in
-a cycle, and that no struct of the named rooms has more than three `bool` fields. A `mod.rs` uses the files that it
+a cycle, that no struct of the named rooms has more than three `bool` fields, and that at most three types have the same
+name. A `mod.rs` uses the files that it
 declares: a file below it that needs something of this `mod.rs` closes a cycle. import-linter checks the same of the
 Python package. Of the tests, it checks that none contains a loop of attempts: attempts.py says what that is. Exit code
 1: a violation that is not known, or a known one that is gone.

@@ -12,6 +12,8 @@ from pathlib import Path
 from .rust import read_crate, uses
 
 MOST_BOOLS = 3
+#: So many types may have the same name, private ones included.
+MOST_NAMESAKES = 3
 #: How many lines of a file are named that use the same other file.
 LINES_SHOWN = 3
 
@@ -35,7 +37,6 @@ class Rules:
     floors: dict[str, int]
     beside: list[Edge]
     few_bools: list[str]
-    rooms_with_cycles: list[str]
     upward: list[Edge]
     cycles: list[Edge]
     bools: list[str]
@@ -50,7 +51,6 @@ class Rules:
             floors={room: len(from_above) - place for place, rooms in enumerate(from_above) for room in rooms},
             beside=[edge(line) for line in data["beside"]],
             few_bools=data["few_bools"],
-            rooms_with_cycles=known["rooms_with_cycles"],
             upward=[edge(line) for line in known["upward"]],
             cycles=[edge(line) for line in known["cycles"]],
             bools=known["bools"],
@@ -69,6 +69,8 @@ class Source:
     lines: dict[Edge, list[int]]
     # By file and name: the line of a struct, and its `bool` fields.
     structs: dict[str, tuple[int, list[str]]]
+    # By name: the file and the line of each type that has it.
+    types: dict[str, list[str]]
 
     @classmethod
     def read(cls, src: Path) -> Source:
@@ -81,7 +83,11 @@ class Source:
             for module in crate.walk()
             for struct in module.structs
         }
-        return cls({edge: sorted(lines[edge]) for edge in sorted(lines)}, structs)
+        types: dict[str, list[str]] = defaultdict(list)
+        for module in crate.walk():
+            for name, line in module.types:
+                types[name].append(f"src/{module.file.relative_to(src).as_posix()}:{line}")
+        return cls({edge: sorted(lines[edge]) for edge in sorted(lines)}, structs, types)
 
     @property
     def rooms(self) -> list[str]:
@@ -151,10 +157,6 @@ def check(src: Path, rules: Rules) -> Iterator[str]:
 
     for name in source.rooms:
         edges = source.within(name)
-        if name in rules.rooms_with_cycles:
-            if not a_cycle(edges):
-                yield from gone("rooms_with_cycles", [name])
-            continue
         edges -= set(rules.cycles)
         while cycle := a_cycle(edges):
             yield f"cycle in {name}:" + "".join(f"\n    {source.show(edge)}" for edge in cycle)
@@ -173,6 +175,14 @@ def check(src: Path, rules: Rules) -> Iterator[str]:
             file, name = struct.split()
             yield f"bools: src/{file}:{line} {name} has {len(bools)}, at most {MOST_BOOLS} are allowed: {', '.join(bools)}"
     yield from gone("bools", [struct for struct in rules.bools if struct not in structs])
+    yield from namesakes(source)
+
+
+def namesakes(source: Source) -> Iterator[str]:
+    """Names that so many types have that a reader must ask which one is meant."""
+    for name, places in sorted(source.types.items()):
+        if len(places) > MOST_NAMESAKES:
+            yield f"names: {len(places)} types are called {name}, at most {MOST_NAMESAKES} may be: {', '.join(places)}"
 
 
 def gone(table: str, lines: list[str]) -> Iterator[str]:
@@ -185,8 +195,6 @@ def known(src: Path, rules: Rules) -> str:
     source = Source.read(src)
     cycles: list[Edge] = []
     for name in source.rooms:
-        if name in rules.rooms_with_cycles:
-            continue
         edges = source.within(name)
         removed = []
         while cycle := a_cycle(edges):

@@ -67,6 +67,13 @@ class Import(NamedTuple):
     line: int
 
 
+class Type(NamedTuple):
+    """A struct, enum or union."""
+
+    name: str
+    line: int
+
+
 class Struct(NamedTuple):
     """A struct, and those of its fields that hold a truth value."""
 
@@ -86,6 +93,7 @@ class Module:
     imports: list[Import] = field(default_factory=list)
     paths: list[tuple[Path, int]] = field(default_factory=list)
     structs: list[Struct] = field(default_factory=list)
+    types: list[Type] = field(default_factory=list)
 
     @property
     def root(self) -> Module:
@@ -147,8 +155,12 @@ class Reader:
         elif word == "use" and self.word(1) != "<":
             self.at += 1
             self.use_tree(())
-        elif word == "struct" and self.is_name(1):
-            self.struct()
+        elif word in ("struct", "enum", "union") and self.is_name(1) and self.word(2) not in (":", ",", ")", "="):
+            self.module.types.append(Type(self.word(1), self.line))
+            if word == "struct":
+                self.struct()
+            else:
+                self.at += 2
         elif starts_path and self.is_name() and self.word(1) == "::":
             self.path()
         else:

@@ -7,6 +7,7 @@ blocks run, in the order of the page, in one directory and in processes of their
     server=PORT        the command serves until the page ends; the page continues when the port answers
     output             what the block before has printed; `...` stands for anything
     output measured    the same, but decimals, and numbers of four digits and more, may be others
+    output eventually  the same, but the block before asks a server for a state that comes: it is run until it prints this
     since=3.12         only on this Python and newer
     from=PATH          the block is a part of this file of the repository, which has tests of its own; with file=NAME, all
     not-run: REASON    the block does not run; the rest of the line says why
@@ -43,7 +44,7 @@ PAGES = [
 FENCE = re.compile(r"^( *)(`{3,})([^\n`]*)\n(.*?)^\1\2[ ]*$", re.MULTILINE | re.DOTALL)
 NEEDS = re.compile(r"<!-- needs: (.*?) -->")
 #: The ports that pages use; any other number is left as it is.
-PORT = re.compile(r"(?<![\d.])(8000|8001|8443|8786|8787|5678|5432|6379|7000)(?!\d)")
+PORT = re.compile(r"(?<![\d.])(8000|8001|8443|8786|8787|5678|5432|6379|7000|9000)(?!\d)")
 #: Numbers that are others in each run: times, and the numbers of threads and processes.
 MEASURED = re.compile(r"\d+\.\d+|\d{4,}")
 #: Seconds that a command, or the start of a server, may take on a busy machine.
@@ -99,12 +100,18 @@ def search_path():
     return os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"], *Services.DIRECTORIES])
 
 
+def is_output(wanted, got, measured):
+    if measured:
+        wanted, got = MEASURED.sub("0", wanted), MEASURED.sub("0", got)
+    return doctest.OutputChecker().check_output(wanted, got, doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE)
+
+
 class Reader:
     """Does what a page says, block by block, in a directory of its own."""
 
     def __init__(self, page, directory):
         self.page, self.directory = page, directory
-        self.ports, self.servers, self.said = {}, {}, ""
+        self.ports, self.servers, self.command, self.said = {}, {}, None, ""
         path = [str(ROOT / "python"), os.environ.get("PYTHONPATH")]
         if importlib.util.find_spec("_wakeloop_pytest") is None:
             # What the wheel puts into site-packages.
@@ -125,6 +132,8 @@ class Reader:
         self.environment = {
             **os.environ,
             "HOME": str(home),
+            # A server that is ended leaves the socket of its window behind.
+            "TMPDIR": str(home),
             "DASK_TEMPORARY_DIRECTORY": str(home),
             "PATH": search_path(),
             "PYTHONPATH": os.pathsep.join(filter(None, path)),
@@ -165,14 +174,18 @@ class Reader:
             case _ if "from" in block.marks:
                 assert code.strip() in (ROOT / block.marks["from"]).read_text(), f"{where}: is not in that file"
             case _ if "output" in block.marks:
-                flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
-                same = MEASURED.sub("0", code), MEASURED.sub("0", self.said)
-                wanted, got = same if "measured" in block.marks else (code, self.said)
-                assert doctest.OutputChecker().check_output(wanted, got, flags), f"{where}: printed {self.said!r}"
+                deadline = time.monotonic() + PATIENCE
+                while not (same := is_output(code, self.said, "measured" in block.marks)):
+                    if "eventually" not in block.marks or time.monotonic() > deadline:
+                        break
+                    time.sleep(0.1)
+                    self.said = self.run(self.command, where)
+                assert same, f"{where}: printed {self.said!r}"
             case Block(language="sh", marks={"server": port}):
                 self.serve(code, port, where)
             case Block(language="sh"):
-                self.said = self.run(["bash", "-euo", "pipefail", "-c", code], where)
+                self.command = ["bash", "-euo", "pipefail", "-c", code]
+                self.said = self.run(self.command, where)
             case Block(language="python"):
                 # Warnings of other people's packages are theirs.
                 strict = [] if needs(self.page) else ["-W", "error"]

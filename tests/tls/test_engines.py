@@ -9,10 +9,9 @@ import threading
 
 import pytest
 
-from tests.support.builds import FREE_THREADED
 from tests.support.protocol import Recording
 from tests.support.script import run_script
-from tests.support.tls_pair import finish, secure_pair, talk
+from tests.support.tls_pair import Echo, finish, secure_pair, talk
 
 pytestmark = pytest.mark.native
 
@@ -118,8 +117,40 @@ def test_an_engine_that_is_forced_and_cannot_be_used_is_an_error(tls, monkeypatc
     monkeypatch.setenv("WAKELOOP_TLS", "native")
     done = exchange(tls, "run(main())", before=HIDDEN)
     assert done.code == 1
-    problem = "other threads may use the SSLObject" if FREE_THREADED else "SSL_read_ex is missing"
-    assert f"RuntimeError: the native TLS engine cannot be used: {problem}" in done.err
+    assert "RuntimeError: the native TLS engine cannot be used: SSL_read_ex is missing" in done.err
+
+
+@needs_native
+def test_other_threads_may_ask_the_ssl_object_while_the_loop_encrypts_and_decrypts(run, tls, monkeypatch):
+    monkeypatch.setenv("WAKELOOP_TLS", "native")
+    answers, stop = [], threading.Event()
+
+    def ask(ssl_object):
+        while not stop.is_set():
+            answers.append((ssl_object.version(), ssl_object.cipher()[0], ssl_object.pending()))
+
+    async def main():
+        near, far = await secure_pair(tls, far=Echo)
+        objects = [protocol.transport.get_extra_info("ssl_object") for protocol in (near, far)]
+        threads = [threading.Thread(target=ask, args=(it,)) for it in objects]
+        for thread in threads:
+            thread.start()
+        sent = b""
+        try:
+            for size in range(1, 150):
+                piece = bytes([size % 256]) * (size * 97 % 40_000)
+                sent += piece
+                near.transport.write(piece)
+                await near.received(len(sent))
+        finally:
+            stop.set()
+            for thread in threads:
+                thread.join()
+        assert await near.received(len(sent)) == sent
+        await finish(near, far)
+
+    run(main())
+    assert answers and {answer[:2] for answer in answers} == {answers[0][:2]}
 
 
 def test_the_sslobject_engine_is_used_if_libssl_is_not_loaded(tls, monkeypatch):

@@ -88,3 +88,53 @@ def test_available_data_is_received_even_if_get_buffer_pauses_or_closes_the_tran
         await close(near, far)
 
     run(main())
+
+
+class Exact(Buffered):
+    """Has room for a record, and none behind it."""
+
+    def get_buffer(self, sizehint):
+        self.hints.append(sizehint)
+        assert len(self.data) < 16, "there is no room"
+        self.buffer = bytearray(16 - len(self.data))
+        return self.buffer
+
+
+def test_a_protocol_whose_buffer_is_full_is_asked_for_another_one_only_when_there_is_data(run):
+    async def main():
+        near, far = await pair(near=Exact)
+        far.transport.write(b"0123456789abcdef")
+        for _ in range(20):
+            await asyncio.sleep(0.001)
+        assert near.data == b"0123456789abcdef" and not near.transport.is_closing() and len(near.hints) == 1
+        near.data = bytearray()
+        far.transport.write(b"another record..")
+        while not near.data:
+            await asyncio.sleep(0.001)
+        assert near.data == b"another record.." and len(near.hints) == 2
+        far.transport.close()
+        near.data = bytearray()
+        assert await near.lost is None and near.ended
+
+    run(main())
+
+
+def test_resuming_without_data_asks_for_no_buffer(run):
+    async def main():
+        near, far = await pair(near=lambda: Buffered(100))
+        near.transport.pause_reading()
+        await asyncio.sleep(0.001)
+        near.transport.resume_reading()
+        for _ in range(20):
+            await asyncio.sleep(0.001)
+        assert near.hints == []
+        near.transport.pause_reading()
+        far.transport.write(b"data")
+        await asyncio.sleep(0.001)
+        near.transport.resume_reading()
+        while near.data != b"data":
+            await asyncio.sleep(0.001)
+        assert near.hints == [-1]
+        await close(near, far)
+
+    run(main())

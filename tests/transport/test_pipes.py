@@ -243,3 +243,31 @@ def test_the_repr_of_a_lost_pipe_says_closed_twice(run):
             assert repr(transport).partition(" ")[2] == f"closed fd={number} closed>"
 
     run(main())
+
+
+def test_a_pipe_resumes_its_protocol_only_when_everything_is_written(run):
+    async def main():
+        reader, writer = os.pipe()
+        writing, wrote = await asyncio.get_running_loop().connect_write_pipe(Writing, os.fdopen(writer, "wb", 0))
+        size = 0
+        try:
+            while not writing.get_write_buffer_size():
+                writing.write(bytes(65536))
+                size += 65536
+            writing.set_write_buffer_limits(high=1000, low=1000)
+            writing.write(bytes(1_000))
+            size += 1_000
+            left = writing.get_write_buffer_size()
+            assert wrote.calls == ["connection_made", "pause_writing"] and left > 1000
+            # A pipe takes data again when a page of it is free.
+            while writing.get_write_buffer_size():
+                assert "resume_writing" not in wrote.calls
+                size -= len(os.read(reader, 4096))
+                await asyncio.sleep(0.001)
+            assert wrote.calls[-1] == "resume_writing"
+        finally:
+            os.close(reader)
+            writing.abort()
+        await wrote.lost
+
+    run(main())

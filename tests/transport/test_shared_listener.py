@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 
 import wakeloop
+from tests.support.builds import needs_gil
 
 pytestmark = [pytest.mark.native, pytest.mark.skipif(sys.platform != "linux", reason="needs EPOLLEXCLUSIVE")]
 
@@ -361,6 +362,7 @@ def test_a_server_that_is_closed_while_it_shares_leaves_nothing_behind(delay):
         wakeloop.run(main(running))
 
 
+@needs_gil
 def test_a_connection_wakes_others_too_while_a_thread_of_a_worker_keeps_the_gil():
     """The worker is woken then, and cannot accept: the others must not sleep meanwhile."""
 

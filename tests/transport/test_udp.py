@@ -105,6 +105,27 @@ def test_a_connected_endpoint_refuses_other_addresses(run):
     run(main())
 
 
+def test_error_received_runs_while_its_exception_is_handled(run):
+    class Asking(Recorder):
+        def error_received(self, exc):
+            self.handled = sys.exc_info()[1]
+            super().error_received(exc)
+
+    async def main():
+        with socket.socket(type=socket.SOCK_DGRAM) as sock:
+            sock.bind(("127.0.0.1", 0))
+            nobody = sock.getsockname()
+        near, client = await endpoint(Asking, local_addr=None, remote_addr=nobody)
+        async with asyncio.timeout(5):
+            while not client.errors:
+                near.sendto(b"anyone?")
+                await asyncio.sleep(0.001)
+        assert client.handled is client.errors[-1] and sys.exc_info()[1] is None
+        await close(client)
+
+    run(main())
+
+
 def test_an_unreachable_peer_calls_error_received(run):
     async def main():
         with socket.socket(type=socket.SOCK_DGRAM) as sock:

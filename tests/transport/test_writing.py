@@ -648,3 +648,19 @@ def test_writelines_of_many_pieces_arrives_whole(run):
         await close(near, far)
 
     run(main())
+
+
+def test_a_write_that_is_set_on_the_transport_sees_the_writes_of_asyncio(run):
+    async def main():
+        near, far = await pair()
+        write, seen = near.transport.write, []
+        near.transport.write = lambda data: (seen.append(bytes(data)), write(data))
+        near.transport.write(b"a")
+        near.transport.writelines([b"b", bytearray(b"c")])
+        while far.data != b"abc":
+            await asyncio.sleep(0.001)
+        # Since Python 3.12 writelines sends the pieces itself.
+        assert seen == ([b"a", b"bc"] if sys.version_info < (3, 12) else [b"a"])
+        await close(near, far)
+
+    run(main())

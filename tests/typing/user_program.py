@@ -226,7 +226,12 @@ async def main() -> int:
         assert_type(wakeloop.Recorder.running(), wakeloop.Recorder | None)
         saved: str = recorder.save(pathlib.Path("other.json"))
         print(saved, recorder.path, recorder.active, recorder.events + recorder.dropped)
-    wakeloop.publish()
+    with wakeloop.admin("127.0.0.1:0", limit="5s") as window:
+        assert_type(window, wakeloop.Admin)
+        print(window.addresses, window.limit, window.is_open())
+    wakeloop.set_ready(False, limit=0.5)
+    with wakeloop.label("GET /users"):
+        pass
     text: str = wakeloop.metrics_text()
     print(text)
     await talking()

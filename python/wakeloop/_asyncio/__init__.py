@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     StreamWriter = asyncio.StreamWriter
 
     class SelectorEventLoop(asyncio.SelectorEventLoop):
+        _asyncgens: Any
         _current_handle: Any
 
         def _asyncgen_finalizer_hook(self, agen: Any) -> None: ...

@@ -51,8 +51,11 @@ def names_within(function: Any, module: Any) -> set[str]:
     return {name for code in [function.__code__, *nested] for name in code.co_names}
 
 
-def probe_c_caller(stub: asyncio.AbstractEventLoop) -> None:
-    """Makes a C task call call_soon on a stub loop, which notes the tuple of keyword names that C code passes."""
+def probe_c_caller(stub: asyncio.AbstractEventLoop) -> tuple[type, ...]:
+    """Makes a C task call call_soon on a stub loop, which notes the tuple of keyword names that C code passes.
+
+    Returns the classes of C code of which each task, each future and each await of one has an instance.
+    """
 
     async def nothing() -> None:
         pass
@@ -65,6 +68,7 @@ def probe_c_caller(stub: asyncio.AbstractEventLoop) -> None:
         # The stub never runs the task, and that must not cause a warning.
         task._log_destroy_pending = False
         asyncio.tasks._unregister_task(task)
+        return type(task), asyncio.futures._CFuture, type(task.__await__())  # type: ignore[attr-defined]
     finally:
         coroutine.close()
 

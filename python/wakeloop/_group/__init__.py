@@ -15,6 +15,7 @@ import warnings
 import weakref
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextvars import Context
+from types import FrameType
 from typing import Any, Self, TypeVar
 
 from .._asyncio import base_events
@@ -157,7 +158,8 @@ class EventLoopGroup:
         self._members = [_Member(f"{thread_name_prefix}-{number}", debug, factory) for number in range(1, count)]
         self._loops: tuple[asyncio.AbstractEventLoop, ...] | None = None
         self._closed = False
-        self._closing = threading.Lock()
+        #: Held while the group begins to run or to close. A signal handler may close it.
+        self._changing = threading.RLock()
         #: The process that has started the group.
         self._process = 0
         #: The thread in run().
@@ -197,15 +199,17 @@ class EventLoopGroup:
         """Cancel what runs on the loops, wait for it, and close the loops. Closing twice is fine.
 
         The first loop ends last, so that the others may still use it while they end. Raises RuntimeError in the thread
-        of a running loop.
+        of a running loop, and while the first loop runs in another thread; then the group goes on.
         """
         if self._closed:
             return
         if asyncio._get_running_loop() is not None:
             raise RuntimeError("EventLoopGroup.close() cannot be called from a running event loop")
-        with self._closing:
+        with self._changing:
             if self._closed:
                 return
+            if self._first_runs():
+                raise RuntimeError("EventLoopGroup.close() cannot be called while its first event loop is running")
             self._closed = True
         _open.discard(self)
         if self._loops is not None and self._servers:
@@ -223,11 +227,15 @@ class EventLoopGroup:
         if self._loops is None or self._process != os.getpid():
             # It has not begun, or this is a forked child, which has a copy of the group without its threads.
             return
-        if runs_in is None:
+        if not self._first_runs():
             self._close_unclosed()
-        elif runs_in.daemon:
-            # The interpreter does not wait for this run() to end, and so neither for the other loops.
+        elif runs_in is None or runs_in.daemon:
+            # Nobody closes the group at the end of this run. The interpreter must not wait for the other loops.
             self._stop_members()
+
+    def _first_runs(self) -> bool:
+        """Whether the first loop runs, in run() or by itself."""
+        return self._runs_in is not None or (self._loops is not None and self._loops[0].is_running())
 
     def _close_unclosed(self) -> None:
         if not self._closed:
@@ -278,10 +286,10 @@ class EventLoopGroup:
         """
         try:
             loops = self._start()
+            self._begin_run()
         except BaseException:
             coro.close()
             raise
-        self._terminated = False
         with self._being_run(), self._handling_sigterm(loops[0]):
             try:
                 result = self._runner.run(self._as_main(coro), context=context)
@@ -293,14 +301,22 @@ class EventLoopGroup:
         self._raise_failure()
         return result
 
+    def _begin_run(self) -> None:
+        with self._changing:
+            if self._closed:
+                raise RuntimeError("EventLoopGroup is closed")
+            if self._first_runs():
+                raise RuntimeError("EventLoopGroup.run() cannot be called while its first event loop is running")
+            self._runs_in = threading.current_thread()
+            self._terminated = False
+
     @contextlib.contextmanager
     def _being_run(self) -> Iterator[None]:
-        outer, self._runs_in = self._runs_in, threading.current_thread()
         try:
             yield
         finally:
-            self._runs_in = outer
-            if self._interpreter_exits and outer is None:
+            self._runs_in = None
+            if self._interpreter_exits:
                 self._close_unclosed()
 
     def _raise_failure(self) -> None:
@@ -318,21 +334,25 @@ class EventLoopGroup:
 
     @contextlib.contextmanager
     def _handling_sigterm(self, loop: asyncio.AbstractEventLoop) -> Iterator[None]:
-        handled = (
-            threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
-        )
-        if handled:
-            loop.add_signal_handler(signal.SIGTERM, self._terminate)
+        """Handles SIGTERM as asyncio.Runner does SIGINT: a handler that the program sets meanwhile takes its place."""
+        on_main_thread = threading.current_thread() is threading.main_thread()
+        if not on_main_thread or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
+            yield
+            return
+
+        def terminate(_signal: int, _frame: FrameType | None) -> None:
+            self._terminated = True
+            if self._main is not None:
+                self._main.cancel()
+                # Wakes the loop.
+                loop.call_soon_threadsafe(lambda: None)
+
+        signal.signal(signal.SIGTERM, terminate)
         try:
             yield
         finally:
-            if handled and not loop.is_closed():
-                loop.remove_signal_handler(signal.SIGTERM)
-
-    def _terminate(self) -> None:
-        self._terminated = True
-        if self._main is not None:
-            self._main.cancel()
+            if signal.getsignal(signal.SIGTERM) is terminate:
+                signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
     def _member_failed(self) -> None:
         def cancel() -> None:

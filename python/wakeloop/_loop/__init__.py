@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import collections
 import socket
 from typing import Any, Self
 
@@ -39,8 +38,6 @@ class LoopState(_core.EventLoop, SelectorEventLoop):
     _timer_cancelled_count: int
     #: The list that `_scheduled` returns.
     _timer_list: Any
-    #: The last slow turns: when each ended, how long it took in seconds, and its name.
-    _slow_turns: collections.deque[tuple[float, float, str]]
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         # close() must work even if the __init__ of a subclass does not call ours.
@@ -50,5 +47,4 @@ class LoopState(_core.EventLoop, SelectorEventLoop):
         self._transports, self._signal_handlers, self._internal_fds = (), {}, 0
         self._pidfds, self._child_threads, self._wakeup = set(), None, None
         self._executor_is_users, self._timer_list, self._was_patched = False, None, False
-        self._slow_turns = collections.deque(maxlen=16)
         return self

@@ -63,6 +63,12 @@ if STANDS_IN:
     )
 
 
+def count_gauges(loop: Any) -> None:
+    """Brings the gauges of a loop's metrics up to date."""
+    queue: Any = getattr(loop._default_executor, "_work_queue", None)
+    loop._count(queue.qsize() if hasattr(queue, "qsize") else 0)
+
+
 _checks: list[Any] = []
 
 

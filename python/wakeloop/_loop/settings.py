@@ -6,6 +6,7 @@ none.
 
 from __future__ import annotations
 
+import math
 import os
 from typing import Any
 
@@ -14,8 +15,8 @@ from .. import _core
 #: The values by the names of the variables. Empty if no variable is set.
 given: dict[str, Any] = {}
 _was_read = False
-#: Has the environment still to be asked for a watchdog in this process?
-watchdog_unasked = True
+#: Has the environment still to be asked for a watchdog in this process, and for a window?
+watchdog_unasked = admin_unasked = True
 #: No loop has been made so far.
 metrics_unloaded = True
 
@@ -40,9 +41,24 @@ def asked_at_import(name: str) -> bool:
         return False
 
 
+def seconds(name: str, value: float | str) -> float:
+    """The seconds of an argument that is a positive number of them, or a time such as "100ms"."""
+    form = name + " must be a {}number of seconds or a time such as '100ms', not {}"
+    if isinstance(value, str):
+        found = _core._seconds(value) or 0.0
+    elif hasattr(type(value), "__float__"):
+        found = value
+    else:
+        raise TypeError(form.format("", type(value).__name__))
+    # A variable can also be "off".
+    if not found > 0 or (found == math.inf and isinstance(value, str)):
+        raise ValueError(form.format("positive ", repr(value)))
+    return found
+
+
 def _forked() -> None:
-    global watchdog_unasked
-    watchdog_unasked = True
+    global watchdog_unasked, admin_unasked
+    watchdog_unasked = admin_unasked = True
 
 
 os.register_at_fork(after_in_child=_forked)

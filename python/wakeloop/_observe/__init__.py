@@ -1,1 +1,1 @@
-"""The observers of loops: slow turns, tasks, the recorder, the watchdog, the exposition, the shared page, and `top`."""
+"""The observers of loops: slow turns, tasks, the recorder, the watchdog, the window, the exposition, and `top`."""

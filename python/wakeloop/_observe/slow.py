@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-import time
 import types
 from typing import Any
 
@@ -19,6 +18,8 @@ logger = logging.getLogger("wakeloop")
 
 #: The name of a slow turn in which no single callback was slow, or was looked at.
 SEVERAL = "several callbacks"
+#: The name of the protocol of a transport that has ended, and has forgotten it.
+ENDED = "connection_lost"
 
 
 def slow_turn(loop: LoopState, seconds: float, work: Any, unreported: int) -> None:
@@ -35,9 +36,8 @@ def slow_turn(loop: LoopState, seconds: float, work: Any, unreported: int) -> No
     elif is_task(task):
         what, chain = _plain(task), _await_chain(task)
     elif isinstance(work, BaseTransport) and hasattr(work, "get_protocol"):
-        protocol = work.get_protocol()
-        # Over TLS, the protocol of the transport wraps that of the program.
-        what = f"{_plain(getattr(protocol, '_app_protocol', protocol))} of {_plain(work)}"
+        protocol = _protocol_of(work)
+        what = f"{ENDED if protocol is None else _plain(protocol)} of {_plain(work)}"
     elif isinstance(work, Handle):
         what = base_events._format_handle(work)
     elif callable(work):
@@ -49,25 +49,42 @@ def slow_turn(loop: LoopState, seconds: float, work: Any, unreported: int) -> No
 
 
 def keep_slow(loop: LoopState, nanos: int, work: Any, slow: bool) -> None:
-    """Keeps what took long, by a name for which no code of the program runs: on the shared page, and for `metrics()`.
+    """Keeps what took long, by a name for which no code of the program runs.
 
-    `work` is as for `slow_turn`. If `slow` is false, it is long enough for the shared page alone.
+    `work` is as for `slow_turn`. If `slow` is false, it is only long enough for those who look at the loop now.
     """
     if isinstance(work, Handle):
         work = getattr(work, "_callback", work)
+    name = SEVERAL if work is None else _name(work)
+    loop._keep_slow(nanos, name.encode(errors="replace"), slow)
+
+
+def keep_busy_wait(loop: LoopState, nanos: int, callback: Any) -> None:
+    """Keeps a task or callback that runs again and again, by its name and what the task has called so far."""
+    task = getattr(callback, "__self__", None)
+    lines = [_name(callback).replace("\n", "\\n")]
+    if is_task(task) and not task.done():
+        # It is imported when it is needed.
+        from .. import waits
+
+        lines += map(str, waits.stack(task.get_coro()))
+    loop._keep_busy_wait(nanos, "\n".join(lines).encode(errors="replace"))
+
+
+def _name(work: Any) -> str:
     task = getattr(work, "__self__", None)
-    if work is None:
-        name = SEVERAL
-    elif is_task(task):
-        name = f"{task.get_name()} {_qualified(task.get_coro())}"
-    elif isinstance(work, BaseTransport) and hasattr(work, "get_protocol"):
-        protocol = work.get_protocol()
-        name = f"{_qualified(getattr(protocol, '_app_protocol', protocol))} of {_qualified(work)}"
-    else:
-        name = _qualified(work)
-    loop._publish_slow(nanos, name.encode(errors="replace"))
-    if slow:
-        loop._slow_turns.append((time.monotonic(), nanos / 1e9, name))
+    if is_task(task):
+        return f"{task.get_name()} {_qualified(task.get_coro())}"
+    if isinstance(work, BaseTransport) and hasattr(work, "get_protocol"):
+        protocol = _protocol_of(work)
+        return f"{ENDED if protocol is None else _qualified(protocol)} of {_qualified(work)}"
+    return _qualified(work)
+
+
+def _protocol_of(transport: Any) -> Any:
+    """The protocol of the program: over TLS, that of the transport wraps it."""
+    protocol = transport.get_protocol()
+    return getattr(protocol, "_app_protocol", protocol)
 
 
 def _qualified(work: Any) -> str:

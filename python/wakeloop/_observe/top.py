@@ -1,22 +1,90 @@
-"""`python -m wakeloop top`: a live screen of another process's event loops."""
+"""`python -m wakeloop top`: a live screen of the event loops of other processes, which their windows show."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
+import select
+import signal
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from . import page
+from ..metrics import Histogram, LoopMetrics, SlowCallback
+from . import client
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
 #: Slow tasks are shown for so many seconds.
 RECENT = 30.0
+#: The signals that end a process by default, and that come from a terminal or its user. Ctrl-C has a handler already.
+_ENDING = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 NEEDS_RICH = "the live screen needs rich: pip install wakeloop[top]. `--once --json` works without it"
+
+
+@dataclasses.dataclass(frozen=True)
+class Loop:
+    """A loop, as a window shows it."""
+
+    name: str
+    #: It changes when another loop takes the place of this one.
+    generation: int
+    metrics: LoopMetrics
+    #: For how many seconds the loop has not been back at the poll; 0 if it waits there.
+    busy_seconds: float
+    #: The latest first.
+    slow: tuple[SlowCallback, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Reading:
+    """The loops of a process at one moment."""
+
+    pid: int
+    #: When it was read: `time.monotonic()`.
+    time: float
+    #: The version of the target's wakeloop.
+    version: str
+    loops: tuple[Loop, ...]
+
+
+def read(pid: int) -> Reading:
+    """Ask a process for its loops. Raises WindowError."""
+    found = client.ask(pid, "/loops")
+    try:
+        return Reading(pid, float(found["time"]), _text(found["version"]), tuple(map(_loop, found["loops"])))
+    except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
+        raise client.WindowError(f"process {pid} has an answer of another version of wakeloop") from error
+
+
+def _loop(found: dict[str, Any]) -> Loop:
+    values: dict[str, Any] = {"closed": False, "running": bool(found["running"])}
+    for name, metric in LoopMetrics._table.items():
+        if name in found["metrics"]:
+            value = found["metrics"][name]
+            if metric.kind == "histogram":
+                counts = tuple(map(int, value["counts"]))
+                if len(counts) != len(Histogram.bounds):
+                    raise ValueError("another number of buckets")
+                values[name] = Histogram(counts, float(value["sum"]), float(value["max"]))
+            elif isinstance(value, dict):
+                values[name] = {str(kind): int(number) for kind, number in value.items()}
+            else:
+                values[name] = float(value) if name.endswith("_seconds") else int(value)
+    slow = (SlowCallback(_text(each["name"]), float(each["seconds"]), float(each["ago"])) for each in found["slow"])
+    return Loop(
+        _text(found["name"]), int(found["generation"]), LoopMetrics(**values), float(found["busy_seconds"]), tuple(slow)
+    )
+
+
+def _text(text: str) -> str:
+    """A text without control characters: it may go to a terminal."""
+    return "".join(char if char.isprintable() else "?" for char in text)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,15 +123,15 @@ class LoopFigures:
         return sum(self.transports.get(kind, 0) for kind in ("tcp", "unix", "tls"))
 
 
-def figures(before: page.Page, now: page.Page) -> list[LoopFigures]:
-    """What the loops have done between two readings of a page."""
+def figures(before: Reading, now: Reading) -> list[LoopFigures]:
+    """The work of the loops between two readings."""
     # A loop that is new counts from its beginning.
     earlier = {(loop.name, loop.generation): loop.metrics for loop in before.loops}
     elapsed = max(now.time - before.time, 1e-9)
     return [_figures(loop, earlier.get((loop.name, loop.generation)), elapsed) for loop in now.loops]
 
 
-def _figures(loop: page.PublishedLoop, earlier: Any, elapsed: float) -> LoopFigures:
+def _figures(loop: Loop, earlier: Any, elapsed: float) -> LoopFigures:
     now = loop.metrics
     window = now - earlier if earlier else now
     recent = [slow for slow in loop.slow if slow.ago <= RECENT]
@@ -95,31 +163,56 @@ def _figures(loop: page.PublishedLoop, earlier: Any, elapsed: float) -> LoopFigu
     )
 
 
-def readings(fd: int, interval: float) -> Iterator[tuple[page.Page, page.Page]]:
-    """Yield two readings with `interval` seconds between them, again and again. Raises PageError if that fails."""
-    before = page.read(fd)
-    while True:
-        time.sleep(interval)
-        now = page.read(fd)
-        yield before, now
-        before = now
+class Readings:
+    """Reads the processes of a list again and again."""
+
+    def __init__(self, pids: Callable[[], list[int]]) -> None:
+        self._pids = pids
+        self._before: dict[int, Reading] = {}
+        #: The processes that have a window and did not answer the last time.
+        self.silent: list[int] = []
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no process of the list has a window any more."""
+        return not self._before and not self.silent
+
+    def next(self) -> list[tuple[Reading, Reading]]:
+        """The last reading of each process, and the one before."""
+        now, before, self.silent = {}, self._before, []
+        for pid in self._pids():
+            try:
+                now[pid] = read(pid)
+            except client.NoAnswer:
+                self.silent.append(pid)
+            except client.WindowError:
+                pass
+        # What a process does in the time without an answer is in its next figures.
+        self._before = {**{pid: before[pid] for pid in self.silent if pid in before}, **now}
+        return [(before[pid], reading) for pid, reading in now.items() if pid in before]
 
 
-def as_json(pid: int, before: page.Page, now: page.Page) -> str:
-    """The figures as a JSON object in one line."""
+def no_answer(pid: int) -> str:
+    """A line about a process that does not answer."""
+    return f"process {pid} does not answer"
+
+
+def as_json(before: Reading, now: Reading) -> str:
+    """The figures of a process as a JSON object in one line."""
     loops = [{**dataclasses.asdict(each), "connections": each.connections} for each in figures(before, now)]
-    return json.dumps({"pid": pid, "version": now.version, "interval": now.time - before.time, "loops": loops})
+    return json.dumps({"pid": now.pid, "version": now.version, "interval": now.time - before.time, "loops": loops})
 
 
-def screen(pid: int, before: page.Page, now: page.Page) -> RenderableType:
-    """The screen, for rich. Raises ImportError if that is not installed."""
+def screen(pairs: list[tuple[Reading, Reading]], silent: Iterable[int] = ()) -> RenderableType:
+    """The screen, for rich, with the processes that do not answer. Raises ImportError if that is not installed."""
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
 
-    loops = figures(before, now)
-    table = Table(title=Text(f"process {pid}, wakeloop {now.version}"), title_justify="left", expand=True)
-    table.add_column("loop", ratio=1, no_wrap=True)
+    versions = ", ".join(sorted({now.version for _, now in pairs}))
+    processes = f"process {pairs[0][1].pid}" if len(pairs) == 1 else f"{len(pairs)} processes"
+    table = Table(title=Text(f"{processes}, wakeloop {versions}"), title_justify="left", expand=True)
+    table.add_column("process\nloop", ratio=1, no_wrap=True)
     # One column for each two figures, so that they fit into 80 columns.
     for heading in ("used", "delay\np99/max", "GIL wait\np99/max", "ready\ntimers", "conns", "turns/s", "state"):
         table.add_column(heading, justify="right", no_wrap=True)
@@ -128,23 +221,28 @@ def screen(pid: int, before: page.Page, now: page.Page) -> RenderableType:
     slowest.add_column("ago", justify="right", no_wrap=True)
     slowest.add_column("loop", no_wrap=True)
     slowest.add_column("task or callback", ratio=1, no_wrap=True)
-    for loop in loops:
-        table.add_row(
-            Text(loop.name),
-            f"{loop.utilization:.0%}",
-            f"{duration(loop.delay_p99)}\n{duration(loop.delay_max)}",
-            f"{duration(loop.gil_wait_p99)}\n{duration(loop.gil_wait_max)}",
-            f"{loop.ready:,}\n{loop.timers:,}",
-            f"{loop.connections:,}",
-            f"{loop.turns_rate:,.0f}",
-            state(loop),
-        )
-    rows = sorted(((slow, loop.name) for loop in loops for slow in loop.slow), key=lambda row: -row[0]["seconds"])
-    for slow, name in rows[:10]:
+    rows: list[tuple[dict[str, Any], str]] = []
+    for before, now in pairs:
+        for loop in figures(before, now):
+            table.add_row(
+                Text(f"{now.pid}\n{loop.name}"),
+                f"{loop.utilization:.0%}",
+                f"{duration(loop.delay_p99)}\n{duration(loop.delay_max)}",
+                f"{duration(loop.gil_wait_p99)}\n{duration(loop.gil_wait_max)}",
+                f"{loop.ready:,}\n{loop.timers:,}",
+                f"{loop.connections:,}",
+                f"{loop.turns_rate:,.0f}",
+                state(loop),
+            )
+            rows += [(slow, loop.name) for slow in loop.slow]
+    for slow, name in sorted(rows, key=lambda row: -row[0]["seconds"])[:10]:
         slowest.add_row(duration(slow["seconds"]), duration(slow["ago"]), Text(name), Text(slow["name"]))
-    if not loops:
-        return Group(table, Text("no event loop is open"))
-    return Group(table, slowest)
+    shown: list[RenderableType] = [Text(no_answer(pid), style="bold red") for pid in silent]
+    if table.row_count:
+        shown += [table, slowest]
+    elif not shown:
+        shown += [table, Text("no event loop is open")]
+    return Group(*shown)
 
 
 def state(loop: LoopFigures) -> Any:
@@ -166,9 +264,9 @@ def duration(seconds: float) -> str:
     return "> 10⁴ s"
 
 
-def plain(pid: int, before: page.Page, now: page.Page) -> str:
-    """The figures as text, without rich."""
-    lines = [f"process {pid}, wakeloop {now.version}"]
+def plain(before: Reading, now: Reading) -> str:
+    """The figures of a process as text, without rich."""
+    lines = [f"process {now.pid}, wakeloop {now.version}"]
     for loop in figures(before, now):
         lines.append(
             f"{loop.name}: used {loop.utilization:.0%}, delay p99 {duration(loop.delay_p99)}, GIL wait p99 "
@@ -178,38 +276,107 @@ def plain(pid: int, before: page.Page, now: page.Page) -> str:
     return "\n".join(lines)
 
 
-def run(pid: int, *, interval: float, once: bool, as_json_lines: bool) -> None:
-    """Show a process until it ends or Ctrl-C. Raises PageError or ImportError."""
-    fd = page.find(pid)
-    try:
-        pairs = readings(fd, interval)
-        if once or as_json_lines:
-            for before, now in pairs:
-                print((as_json if as_json_lines else plain)(pid, before, now), flush=True)
-                if once or not _is_alive(pid):
-                    return
-        else:
-            _live(pid, pairs)
-    finally:
-        os.close(fd)
+def run(pid: int | None, *, interval: float, once: bool, as_json_lines: bool) -> None:
+    """Show the user's processes, or one with its workers, until they end, `q` or Ctrl-C.
+
+    Raises WindowError if there is none, or ImportError.
+    """
+    readings = Readings(client.processes if pid is None else lambda: client.family(pid))
+    readings.next()
+    if not readings._before:
+        if readings.silent:
+            raise client.WindowError(no_answer(readings.silent[0]))
+        if pid is None:
+            raise client.WindowError("no process of this user has a window: start one with WAKELOOP_ADMIN=1")
+        read(pid)
+    if not once and not as_json_lines:
+        return _live(readings, interval)
+    show = as_json if as_json_lines else plain
+    reported: set[int] = set()
+    while True:
+        time.sleep(interval)
+        pairs = readings.next()
+        if pairs:
+            print("\n".join(show(before, now) for before, now in pairs), flush=True)
+        elif once and readings.silent:
+            raise client.WindowError(no_answer(readings.silent[0]))
+        for each in readings.silent:
+            if each not in reported:
+                print(f"wakeloop: {no_answer(each)}", file=sys.stderr, flush=True)
+        reported = set(readings.silent)
+        if once or readings.is_empty:
+            return
 
 
-def _live(pid: int, pairs: Iterator[tuple[page.Page, page.Page]]) -> None:
+def _live(readings: Readings, interval: float) -> None:
     try:
         from rich.live import Live
         from rich.text import Text
     except ImportError as error:
         raise ImportError(NEEDS_RICH) from error
-    with Live(Text("reading …"), screen=True, auto_refresh=False) as live:
-        for before, now in pairs:
-            live.update(screen(pid, before, now), refresh=True)
-            if not _is_alive(pid):
+    with (
+        _signals_end_the_block(),
+        _keys() as ends_within,
+        Live(Text("reading …"), screen=True, auto_refresh=False) as live,
+    ):
+        while not ends_within(interval):
+            pairs = readings.next()
+            if readings.is_empty:
                 return
+            live.update(screen(pairs, readings.silent), refresh=True)
 
 
-def _is_alive(pid: int) -> bool:
-    """A process that has ended has no descriptors, even while its parent has not fetched its exit code."""
+@contextlib.contextmanager
+def _signals_end_the_block() -> Iterator[None]:
+    """Lets the block restore the terminal before a signal ends the process."""
+    received: list[int] = []
+
+    def end(number: int, _frame: FrameType | None) -> None:
+        if not received:
+            received.append(number)
+            raise SystemExit(128 + number)
+
+    # One that is ignored, as nohup does, stays so.
+    handled = [each for each in _ENDING if signal.getsignal(each) == signal.SIG_DFL]
+    for number in handled:
+        signal.signal(number, end)
     try:
-        return bool(os.listdir(f"/proc/{pid}/fd"))
-    except OSError:
+        yield
+    finally:
+        for number in handled:
+            signal.signal(number, signal.SIG_DFL)
+        if received:
+            # For the parent process, the signal has ended this one.
+            os.kill(os.getpid(), received[0])
+
+
+@contextlib.contextmanager
+def _keys() -> Iterator[Callable[[float], bool]]:
+    """Gives a function that waits, and returns whether `q` was pressed meanwhile."""
+    if not sys.stdin.isatty():
+
+        def never(seconds: float) -> bool:
+            time.sleep(seconds)
+            return False
+
+        yield never
+        return
+    import termios
+    import tty
+
+    fd = sys.stdin.fileno()
+    before = termios.tcgetattr(fd)
+
+    def ends_within(seconds: float) -> bool:
+        end = time.monotonic() + seconds
+        while select.select([fd], [], [], max(0.0, end - time.monotonic()))[0]:
+            key = os.read(fd, 1)
+            if key in (b"q", b"Q", b""):
+                return True
         return False
+
+    tty.setcbreak(fd)
+    try:
+        yield ends_within
+    finally:
+        termios.tcsetattr(fd, termios.TCSADRAIN, before)

@@ -40,26 +40,12 @@ def watchdog(limit: float | str = 0.1, *, file: FileDescriptorLike | None = None
     the system has no thread left.
     """
     fd = file if file is None or isinstance(file, int) else file.fileno()
-    started = _core.start_watchdog(_seconds(limit), fd)
+    started = _core.start_watchdog(settings.seconds("limit", limit), fd)
     settings.watchdog_unasked = False
     # Once, however often a watchdog is started.
     atexit.unregister(_core.stop_watchdog)
     atexit.register(_core.stop_watchdog)
     return started
-
-
-def _seconds(limit: float | str) -> float:
-    form = "limit must be a {}number of seconds or a time such as '100ms', not {}"
-    if isinstance(limit, str):
-        seconds = _core._seconds(limit) or 0.0
-    elif hasattr(type(limit), "__float__"):
-        seconds = limit
-    else:
-        raise TypeError(form.format("", type(limit).__name__))
-    # The variable can also be "off".
-    if not seconds > 0 or (seconds == math.inf and isinstance(limit, str)):
-        raise ValueError(form.format("positive ", repr(limit)))
-    return seconds
 
 
 def start_if_asked() -> None:

@@ -50,7 +50,7 @@ const fn known_layout() -> Option<Layout> {
 }
 
 /// What the self-test has found. Guarded by the GIL; without a GIL nothing is ever found.
-struct State {
+struct ContextState {
     layout: Cell<Option<Layout>>,
     /// The type of the variables. The empty ones keep it alive.
     kind: Cell<*mut ffi::PyTypeObject>,
@@ -60,9 +60,9 @@ struct State {
 }
 
 // SAFETY: touched only with the GIL held; without a GIL it is never written.
-unsafe impl Sync for State {}
+unsafe impl Sync for ContextState {}
 
-static STATE: State = State {
+static STATE: ContextState = ContextState {
     layout: Cell::new(None),
     kind: Cell::new(null_mut()),
     empty: Slot::empty(),
@@ -145,6 +145,25 @@ pub(crate) fn as_object(context: Ref) -> Result<Ref, Raised> {
     match layout_of_bare(&context) {
         Some(layout) => with_variables(layout, context),
         None => Ok(context),
+    }
+}
+
+/// The value of a context variable in what [`context_for`] returned. `None` without one, or if that cannot be entered.
+pub(crate) fn value_in(context: Ref, variable: &Ref) -> Option<Ref> {
+    let entered = enter_for_callback(context).map_err(|(raised, _)| drop(raised.take())).ok()?;
+    let left = entered.leave(Ok(value_now(variable)));
+    left.map_err(|(raised, _)| drop(raised.take())).ok()?
+}
+
+/// The value of a context variable in the current context. `None` without one.
+pub(crate) fn value_now(variable: &Ref) -> Option<Ref> {
+    let mut value = null_mut();
+    // SAFETY: a live context variable, and a place for the result, which is an owned reference or null.
+    unsafe {
+        if ffi::PyContextVar_Get(variable.as_ptr(), null_mut(), &mut value) < 0 {
+            clear_error();
+        }
+        Ref::from_owned(value)
     }
 }
 

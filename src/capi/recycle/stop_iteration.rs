@@ -43,7 +43,7 @@ pub(crate) fn raise_stop(value: Ref) -> Raised {
     if let Ok(stop) = stop {
         // A coroutine's StopIteration has a context until 3.13, and none since.
         #[cfg(Py_3_14)]
-        raise(stop);
+        let Raised = raise(stop);
         // SAFETY: a live exception.
         #[cfg(not(Py_3_14))]
         unsafe {
@@ -63,13 +63,15 @@ fn raise_shared(value: Ref) -> Raised {
     if is_unseen(stop) {
         let old = exchange(stop, value);
         // SAFETY: the exception that the slot owns.
-        raise(unsafe { Ref::from_borrowed(stop) });
+        let raised = raise(unsafe { Ref::from_borrowed(stop) });
         drop(old);
+        raised
     } else if let Ok(stop) = new_stop(&value) {
         STOP.0.set(Some(stop.clone_ref()));
-        raise(stop);
+        raise(stop)
+    } else {
+        Raised
     }
-    Raised
 }
 
 /// Drops the value that the shared exception carries. Called when an awaitable is freed.

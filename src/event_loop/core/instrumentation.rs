@@ -2,9 +2,9 @@
 //! schedule callbacks have to respect.
 //!
 //! A loop looks for patches when it is created and when it begins to run. For each callback it checks one flag, which
-//! also says whether a program wants to know when each task has made its last step, and whether the flight recorder is
-//! on. Between two runs a bit of the same flag makes the methods that schedule callbacks look for patches first, and
-//! another one says that the loop is closed.
+//! also says whether a program wants to know when each task has made its last step, whether the flight recorder is on,
+//! and whether processor time is split by label. Between two runs a bit of the same flag makes the methods that
+//! schedule callbacks look for patches first, and another one says that the loop is closed.
 
 use std::cell::Cell;
 
@@ -15,7 +15,8 @@ pub(crate) struct Instrumentation {
     debug: Cell<bool>,
     /// `asyncio.Handle._run` is patched.
     patches_handle_run: Cell<bool>,
-    /// Some of [`ACTIVE`], [`TIMES_STEPS`], [`RECORDED`], [`BETWEEN_RUNS`] and [`CLOSED`].
+    /// Some of [`ACTIVE`], [`TIMES_STEPS`], [`RECORDED`], [`BETWEEN_RUNS`], [`CLOSED`],
+    /// [`LABELLED`] and [`SAMPLED`].
     reasons: Cell<u8>,
 }
 
@@ -29,6 +30,10 @@ const RECORDED: u8 = 4;
 const BETWEEN_RUNS: u8 = 8;
 /// The loop is closed.
 const CLOSED: u8 = 16;
+/// Processor time is split by label.
+const LABELLED: u8 = 32;
+/// The loop is suspected of waiting busily, and entries are counted.
+const SAMPLED: u8 = 64;
 
 impl Instrumentation {
     /// Do callbacks and tasks need asyncio's own code path, because debug mode is on or a tracer has patched it?
@@ -65,7 +70,7 @@ impl Instrumentation {
     /// Must the run of a callback be seen, or the handling of an event?
     #[inline(always)]
     pub(crate) fn sees_runs(&self) -> bool {
-        self.reasons.get() & (ACTIVE | TIMES_STEPS | RECORDED) != 0
+        self.reasons.get() & (ACTIVE | TIMES_STEPS | RECORDED | LABELLED | SAMPLED) != 0
     }
 
     pub(crate) fn times_steps(&self) -> bool {
@@ -78,6 +83,22 @@ impl Instrumentation {
 
     pub(crate) fn set_recorded(&self, on: bool) {
         self.set(RECORDED, on);
+    }
+
+    pub(crate) fn is_sampled(&self) -> bool {
+        self.reasons.get() & SAMPLED != 0
+    }
+
+    pub(crate) fn set_sampled(&self, on: bool) {
+        self.set(SAMPLED, on);
+    }
+
+    pub(crate) fn is_labelled(&self) -> bool {
+        self.reasons.get() & LABELLED != 0
+    }
+
+    pub(crate) fn set_labelled(&self, on: bool) {
+        self.set(LABELLED, on);
     }
 
     #[inline(always)]

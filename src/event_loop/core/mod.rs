@@ -140,6 +140,7 @@ impl LoopRef {
 impl Core {
     pub(crate) fn new() -> std_io::Result<Core> {
         let (poller, waker) = new_poller()?;
+        let inbox = Arc::new(Inbox::new(waker));
         Ok(Core {
             ready: ReadyQueue::default(),
             timers: Timers::new(),
@@ -150,12 +151,12 @@ impl Core {
             // The constructor of the loop's class has refused a wrong value.
             spins: SpinPolicy::new(Setting::from_environment().unwrap_or_default(), Clock::Thread),
             writes: Writes::new(),
-            inbox: Arc::new(Inbox::new(waker)),
             wakeup: Wakeup::default(),
             gil: GilFairness::new(),
             state: RunState::default(),
             instrumentation: Instrumentation::default(),
-            probe: Probe::default(),
+            probe: Probe::new(&inbox),
+            inbox,
             process: OwnerProcess::new(),
             scratch: Scratch::default(),
             future_arguments: Slot::empty(),
@@ -295,9 +296,10 @@ impl Core {
         self.probe.counters.polls.get()
     }
 
-    /// The poller; `None` if the loop is closed, or if a thread is waiting in it ([`Core::is_polling`]).
-    pub(crate) fn poller(&self) -> Option<std::cell::Ref<'_, Poller>> {
-        self.polls.note_io();
+    /// Lends the poller to register a descriptor, or to change or remove it: the next turn polls. `None` if the loop is
+    /// closed, or if a thread is waiting in the poller ([`Core::is_polling`]).
+    pub(crate) fn poller_to_change(&self) -> Option<std::cell::Ref<'_, Poller>> {
+        self.note_io();
         self.io.poller()
     }
 

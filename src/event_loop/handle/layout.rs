@@ -27,7 +27,7 @@ pub(super) const INLINE: usize = 3;
 
 /// What a handle is for. `Handle::run` treats the last two kinds differently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd)]
-pub(crate) enum Kind {
+pub(crate) enum HandleKind {
     /// Made by `call_soon`: runs once.
     Once,
     /// A [`TimerHandle`].
@@ -47,7 +47,7 @@ pub(crate) struct Handle {
     pub(super) arguments: [Slot; INLINE],
     pub(super) tupled: Cell<bool>,
     pub(super) cancelled: Cell<bool>,
-    pub(super) kind: Kind,
+    pub(super) kind: HandleKind,
     /// The result of `capi::recycle::context::context_for`: a Context object, or only its variables until Python code
     /// asks for the object.
     pub(super) context: Slot,
@@ -189,7 +189,7 @@ pub(crate) struct Parts<'a> {
 
 impl Parts<'_> {
     #[inline(always)]
-    fn into_handle(self, kind: Kind) -> Result<Handle, Raised> {
+    fn into_handle(self, kind: HandleKind) -> Result<Handle, Raised> {
         let tupled = self.arguments.len() > INLINE;
         let arguments = if tupled {
             [Slot::new(Some(tuple_of(self.arguments)?)), Slot::empty(), Slot::empty()]
@@ -220,12 +220,12 @@ impl Handle {
     /// Creates a Handle that runs once. The caller queues it.
     #[inline(always)]
     pub(crate) fn create(parts: Parts<'_>) -> Result<HandleRef, Raised> {
-        native::create(parts.into_handle(Kind::Once)?).map(HandleRef)
+        native::create(parts.into_handle(HandleKind::Once)?).map(HandleRef)
     }
 
     /// Creates a Handle that may run any number of times, for `add_reader` and `add_writer`.
     pub(crate) fn create_repeated(parts: Parts<'_>) -> Result<HandleRef, Raised> {
-        native::create(parts.into_handle(Kind::Repeated)?).map(HandleRef)
+        native::create(parts.into_handle(HandleKind::Repeated)?).map(HandleRef)
     }
 
     /// # Safety
@@ -254,7 +254,7 @@ impl Handle {
     pub(super) fn lock(&self) -> Option<&RunLock> {
         // SAFETY: only `ThreadSafeHandle::create` makes handles of this kind, and a ThreadSafeHandle begins with its
         // `Handle`.
-        (self.kind == Kind::ThreadSafe)
+        (self.kind == HandleKind::ThreadSafe)
             .then(|| unsafe { &(*std::ptr::from_ref(self).cast::<ThreadSafeHandle>()).lock })
     }
 
@@ -265,6 +265,11 @@ impl Handle {
     /// The callback, unless it has run or was cancelled.
     pub(crate) fn callback(&self) -> Option<Ref> {
         self.callback.get()
+    }
+
+    /// The context as `capi::recycle::context` has it; `None` once the callback has run.
+    pub(crate) fn context_to_run(&self) -> Option<Ref> {
+        self.context.get()
     }
 
     /// The same. It is valid until other code runs.
@@ -317,7 +322,7 @@ impl Handle {
 
     /// Empties the handle after a run that has left its callback in place, unless it may run again.
     pub(crate) fn finish_run(&self) {
-        if self.kind != Kind::Repeated || self.is_cancelled() {
+        if self.kind != HandleKind::Repeated || self.is_cancelled() {
             self.empty();
         }
     }
@@ -359,7 +364,7 @@ impl TimerHandle {
     #[inline(always)]
     pub(crate) fn create(when: Deadline, parts: Parts<'_>) -> Result<TimerRef, Raised> {
         native::create(TimerHandle {
-            handle: parts.into_handle(Kind::Timer)?,
+            handle: parts.into_handle(HandleKind::Timer)?,
             when: Cell::new(when.seconds),
             slot: Cell::new(timer::Slot::NONE),
             given: Slot::new(when.given),
@@ -378,7 +383,7 @@ impl ThreadSafeHandle {
     #[inline(always)]
     pub(crate) fn create(parts: Parts<'_>) -> Result<HandleRef, Raised> {
         native::create(ThreadSafeHandle {
-            handle: parts.into_handle(Kind::ThreadSafe)?,
+            handle: parts.into_handle(HandleKind::ThreadSafe)?,
             lock: RunLock::new(),
         })
         .map(HandleRef)

@@ -11,7 +11,7 @@ use pyo3::basic::CompareOp;
 use pyo3::prelude::*;
 
 use super::super::observe::recording;
-use super::layout::{Handle, HandleRef, Kind, ThreadSafeHandle, TimerHandle};
+use super::layout::{Handle, HandleKind, HandleRef, ThreadSafeHandle, TimerHandle};
 use crate::capi::class::{ClassSpec, field};
 use crate::capi::collector::{Traverse, Visitor};
 use crate::capi::fallible::interned;
@@ -164,9 +164,9 @@ fn run<T: AnyHandle>(this: This<'_, T>) -> Result<(), Raised> {
 /// The asyncio class that this type replaces.
 fn asyncio_class<T: AnyHandle>(this: This<'_, T>) -> Borrowed<'static> {
     match this.handle().kind {
-        Kind::Once | Kind::Repeated => &imports().handle_class,
-        Kind::Timer => &imports().timer_handle_class,
-        Kind::ThreadSafe => &imports().thread_safe_handle_class,
+        HandleKind::Once | HandleKind::Repeated => &imports().handle_class,
+        HandleKind::Timer => &imports().timer_handle_class,
+        HandleKind::ThreadSafe => &imports().thread_safe_handle_class,
     }
     .borrow()
 }

@@ -9,7 +9,7 @@ use std::ptr::null_mut;
 use pyo3::ffi;
 
 use super::super::unraisable::unraisable;
-use super::layout::{Handle, HandleRef, INLINE, Kind};
+use super::layout::{Handle, HandleKind, HandleRef, INLINE};
 use super::run_lock::RunLock;
 use crate::capi::call::{call_tuple, run_in_other, vectorcall};
 use crate::capi::error::undisturbed;
@@ -34,9 +34,9 @@ impl Handle {
             return Ok(());
         }
         match self.kind {
-            Kind::Once | Kind::Timer => self.run_once(after),
-            Kind::Repeated => self.run_copy(after),
-            Kind::ThreadSafe => self.run_thread_safe(after),
+            HandleKind::Once | HandleKind::Timer => self.run_once(after),
+            HandleKind::Repeated => self.run_copy(after),
+            HandleKind::ThreadSafe => self.run_thread_safe(after),
         }
     }
 
@@ -51,7 +51,7 @@ impl Handle {
     #[cold]
     pub(crate) fn run_debug(&self) -> Result<(), Raised> {
         match self.kind {
-            Kind::ThreadSafe => self.run_locked(|this| this.run_copy(|_| Ok(()))),
+            HandleKind::ThreadSafe => self.run_locked(|this| this.run_copy(|_| Ok(()))),
             _ => self.run_copy(|_| Ok(())),
         }
     }
@@ -136,7 +136,7 @@ impl HandleRef {
         let Some(patch) = patches::handle_run()? else { return Ok(false) };
         let show = |_: &Handle| patch.call(&[self.object().borrow()]).map(drop);
         match self.kind {
-            Kind::ThreadSafe => self.run_locked(show),
+            HandleKind::ThreadSafe => self.run_locked(show),
             _ => show(self),
         }
         .map(|()| true)
@@ -147,7 +147,7 @@ impl HandleRef {
     #[cold]
     pub(crate) fn reported(&self, owners: isize) {
         let kept = self.object().refcount() > owners;
-        if kept && self.kind != Kind::Repeated && self.repr.is_empty() {
+        if kept && self.kind != HandleKind::Repeated && self.repr.is_empty() {
             self.keep_repr();
         }
         self.finish_run();

@@ -1,9 +1,8 @@
 //! Tables of metrics and their snapshots, as Python has them.
 
 use pyo3::prelude::*;
-use pyo3::types::{PyBool, PyDict, PyList, PyTuple};
+use pyo3::types::{PyDict, PyList, PyTuple};
 
-use super::super::core::probe::page::PublishedLoop;
 use crate::capi::Fallible;
 use crate::capi::fallible::{dict, py_tuple, try_list};
 use crate::histogram::Snapshot;
@@ -54,23 +53,4 @@ pub(crate) fn describe<'a, 'py>(
             Ok(py_tuple(py, [name, kind?, help?])?.into_any())
         }),
     )
-}
-
-/// A loop on the page of another process: name, generation, whether it runs, how long it has been busy, its figures,
-/// and the time, the duration and the name of each slow callback.
-pub(crate) fn of_published<'py>(py: Python<'py>, found: &PublishedLoop) -> PyResult<Bound<'py, PyAny>> {
-    let number = |number: u64| Ok::<_, PyErr>(Fallible(number).into_pyobject(py)?.into_any());
-    let text = |text: &[u8]| Ok::<_, PyErr>(Fallible(text).into_pyobject(py)?.into_any());
-    let slow = |(at, took, name): &(u64, u64, Vec<u8>)| {
-        Ok(py_tuple(py, [number(*at)?, number(*took)?, text(name)?])?.into_any())
-    };
-    let parts = [
-        text(&found.name)?,
-        number(found.generation)?,
-        PyBool::new(py, found.running).to_owned().into_any(),
-        number(found.busy)?,
-        to_dict(py, &found.figures)?.into_any(),
-        try_list(py, found.slow.iter().map(slow))?.into_any(),
-    ];
-    Ok(py_tuple(py, parts)?.into_any())
 }

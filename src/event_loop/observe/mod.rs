@@ -4,14 +4,18 @@
 //!
 //! - [`naming`], [`recording`]: what the flight recorder sees of a loop
 //! - [`slow`]: the turns' lengths, and what makes a turn slow
-//! - [`publish`], [`figures`]: the gauges, and what Python and readers of the shared page see of the metrics
+//! - [`gauges`], [`figures`]: the gauges, and what Python sees of the metrics
+//! - [`busy_waits`]: the task or callback for which a loop waits busily
+//! - [`labels`]: the processor time by label
 //! - [`probe`]: the hooks that the kernel calls
 //!
 //! The state that they write is [`core::probe`](super::core::probe).
 
+mod busy_waits;
 pub(crate) mod figures;
+pub(in crate::event_loop) mod gauges;
+pub(crate) mod labels;
 mod naming;
 pub(in crate::event_loop) mod probe;
-pub(in crate::event_loop) mod publish;
 pub(crate) mod recording;
 mod slow;

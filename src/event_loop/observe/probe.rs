@@ -3,10 +3,10 @@
 
 use super::super::core::fd_table::descriptor;
 use super::super::core::probe::heartbeat::{Heartbeat, NOBODY};
-use super::super::core::probe::metrics::Counters;
+use super::super::core::probe::registry::Asked;
 pub(in crate::event_loop) use super::super::core::probe::turn_meter::{Batch, Laps};
 use super::super::core::{Core, Entry};
-use super::{publish, recording, slow};
+use super::{busy_waits, gauges, labels, recording, slow};
 use crate::capi::error::{undisturbed, unless_raised};
 use crate::capi::future::is_done;
 use crate::capi::imports::imports;
@@ -22,8 +22,12 @@ pub(in crate::event_loop) fn run_begins(core: &Core) {
     let (probe, now) = (&core.probe, monotonic_nanos());
     probe.counters.started.set(now);
     probe.meter.begin_run(now, ticks());
-    probe.heartbeat.set(Heartbeat::begin(core.object()));
+    probe.busy_waits.begin_run(now);
+    let heartbeat = &probe.registered.entry().heartbeat;
+    heartbeat.begin(core.object());
+    probe.heartbeat.set(heartbeat);
     recording::enter(core);
+    labels::enter(core);
 }
 
 /// The last turn of a run has ended.
@@ -38,6 +42,8 @@ pub(in crate::event_loop) fn run_ends(core: &Core) {
     counters.running.set(counters.running_at(monotonic_nanos()));
     counters.started.set(0);
     recording::leave(core);
+    labels::leave(core);
+    busy_waits::leave(core);
     core.probe.heartbeat.replace(&NOBODY).end();
 }
 
@@ -54,10 +60,25 @@ pub(in crate::event_loop) fn turn_ends(core: &Core, now: u64) -> Result<(), Fata
     let probe = &core.probe;
     probe.heartbeat.get().turn(now);
     slow::end_turn(core, now)?;
+    if probe.busy_waits.is_due(now) {
+        busy_waits::look(core, now);
+    }
+    if probe.registered.is_asked() {
+        answer(core)?;
+    }
     // Callbacks that are ready were scheduled in the last turn, and events that are ready came during it.
     probe.meter.set_wait(probe.meter.elapsed(now));
     probe.recorder.note(Kind::Poll, 0);
     Ok(())
+}
+
+/// Somebody who has no GIL has asked for something.
+#[cold]
+fn answer(core: &Core) -> Result<(), Fatal> {
+    if core.probe.registered.is_asked_for(Asked::Labels) {
+        labels::turn_ends(core);
+    }
+    if core.probe.registered.is_asked_for(Asked::Gauges) { gauges::count(core) } else { Ok(()) }
 }
 
 /// A turn begins its work: the poll is over.
@@ -83,24 +104,10 @@ pub(in crate::event_loop) fn is_busy(core: &Core) {
 
 /// Python code waits for the loop's events.
 pub(in crate::event_loop) fn is_idle(core: &Core) {
-    core.probe.heartbeat.get().idle();
+    core.probe.heartbeat.get().idle(monotonic_nanos());
 }
 
 // -- polls
-
-/// Calls `poll`, between the two moments at which a loop on the shared page says whether it waits.
-#[inline(always)]
-pub(in crate::event_loop) fn around_poll<R>(core: &Core, now: u64, poll: impl FnOnce() -> R) -> R {
-    let slot = core.probe.counters.slot();
-    if let Some(slot) = slot {
-        publish::before_poll(core, slot, now);
-    }
-    let polled = poll();
-    if let Some(slot) = slot {
-        publish::after_poll(slot);
-    }
-    polled
-}
 
 /// Nothing that the next turn handles has been ready before `now`.
 #[inline(always)]
@@ -124,13 +131,13 @@ pub(in crate::event_loop) fn waited_with_gil(core: &Core, nanos: u64, has_waited
     }
 }
 
-/// The loop is about to poll without the GIL. Meanwhile only the heartbeat may be used.
+/// The loop is about to poll without the GIL, at `now`. Meanwhile only the heartbeat may be used.
 #[inline(always)]
-pub(in crate::event_loop) fn leaves_gil(core: &Core) -> &'static Heartbeat {
+pub(in crate::event_loop) fn leaves_gil(core: &Core, now: u64) -> &'static Heartbeat {
     core.probe.counters.polls.add(1);
     core.probe.counters.blocking_polls.add(1);
     let heartbeat = core.probe.heartbeat.get();
-    heartbeat.idle();
+    heartbeat.idle(now);
     heartbeat
 }
 
@@ -150,8 +157,7 @@ pub(in crate::event_loop) fn has_gil_again(core: &Core, start: u64, end: u64, ba
 /// A wait begins with a spin. The function that is returned notes whether the spin has found an event, and how many
 /// nanoseconds it has taken. It is called without the GIL, but in a section of the loop.
 pub(in crate::event_loop) fn spin_begins(core: &Core) -> impl Fn(bool, u64) + '_ {
-    // Found while the GIL is held: `publish` moves the counters, in a section of the loop.
-    let counters: &Counters = &core.probe.counters;
+    let counters = core.probe.counters;
     move |found, nanos| {
         counters.spins.add(1);
         if found {
@@ -203,8 +209,18 @@ pub(in crate::event_loop) fn batch_ends(core: &Core, batch: &Batch) -> u64 {
 
 /// Calls `run`, which runs an entry that somebody has asked to see.
 #[cold]
-pub(in crate::event_loop) fn around_entry<R>(core: &Core, entry: Entry, run: impl FnOnce(Entry) -> R) -> R {
+pub(in crate::event_loop) fn around_entry(
+    core: &Core,
+    entry: Entry,
+    run: impl FnOnce(Entry) -> Result<(), Fatal>,
+) -> Result<(), Fatal> {
+    if core.instrumentation.is_sampled() {
+        busy_waits::note(core, &entry)?;
+    }
     recording::entry(core, entry.subject());
+    if core.instrumentation.is_labelled() {
+        labels::entry(core, &entry);
+    }
     let task = core.instrumentation.times_steps().then(|| task_of(&entry)).flatten();
     let ran = run(entry);
     if let Some(task) = task {
@@ -246,6 +262,9 @@ pub(in crate::event_loop) fn events_begin() -> Laps {
 #[cold]
 pub(in crate::event_loop) fn event_comes(core: &Core, event: Event) {
     recording::ready(core, descriptor(event.token));
+    if core.instrumentation.is_labelled() {
+        labels::event(core);
+    }
 }
 
 /// A native object has handled an event.

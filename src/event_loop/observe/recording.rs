@@ -9,17 +9,18 @@ use std::io::{self, Write};
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsRawFd, FromRawFd, RawFd};
 use std::ptr::NonNull;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use pyo3::exceptions::{PyMemoryError, PyRuntimeError};
 use pyo3::prelude::*;
 
 use super::super::core::Core;
 use super::naming;
-use crate::capi::error::{exception, raise_io};
+use crate::capi::error::{exception, raise_os_error};
 use crate::capi::section::FREE_THREADED;
 use crate::capi::{Borrowed, Fallible, Fatal, Ref};
 use crate::compat::task_fields::{self, Sample};
+use crate::poison::unpoisoned;
 use crate::recorder::event::{Kind, duration};
 use crate::recorder::recording::{self, Recording, Refused};
 use crate::recorder::thread::thread_number;
@@ -38,7 +39,7 @@ unsafe impl Send for Running {}
 static RUNNING: Mutex<Vec<Running>> = Mutex::new(Vec::new());
 
 fn running() -> MutexGuard<'static, Vec<Running>> {
-    RUNNING.lock().unwrap_or_else(PoisonError::into_inner)
+    unpoisoned(RUNNING.lock())
 }
 
 /// The loop begins to run, in this thread. [`leave`] ends this.
@@ -191,7 +192,7 @@ impl PyRecording {
             let file = ManuallyDrop::new(unsafe { File::from_raw_fd(fd) });
             self.recording.snapshot().write_json(&process, &mut Patient(&file))
         });
-        written.map_err(|error| raise_io(&error).into())
+        written.map_err(|error| raise_os_error(&error).into())
     }
 }
 

@@ -7,6 +7,7 @@
 //! clock after the callback instead of when the next turn begins.
 
 use super::super::core::Core;
+use super::super::core::probe::registry;
 use super::super::core::probe::turn_meter::{Batch, Laps};
 use super::recording;
 use crate::capi::error::unless_raised;
@@ -109,6 +110,9 @@ fn end_long_turn(core: &Core, now: u64, length: u64) -> Result<(), Fatal> {
 #[cold]
 fn report(core: &Core, now: u64, nanos: u64, work: Option<&Ref>) -> Result<(), Raised> {
     let slow = core.probe.meter.is_slow(nanos);
+    if !slow && !registry::is_watched() {
+        return Ok(());
+    }
     if slow && work.is_some() {
         core.probe.meter.note_named(core.turn_number());
     }

@@ -12,7 +12,7 @@ use pyo3::prelude::*;
 use super::super::core::Core;
 use super::super::core::watched_fd::Direction;
 use crate::capi::buffer::{RawBytes, bytes_from};
-use crate::capi::error::{raise_errno, raise_io};
+use crate::capi::error::{raise_errno, raise_os_error};
 use crate::capi::imports::imports;
 use crate::capi::inspect::{clear_error, integer, is_error_set};
 use crate::capi::sockaddr::is_plain_socket;
@@ -47,7 +47,7 @@ pub(super) fn would_block(direction: Direction) -> Result<Attempt, Raised> {
         io::ErrorKind::WouldBlock => Ok(Attempt::Blocked(direction)),
         // Waiting would be wrong: data that is there already causes no edge.
         io::ErrorKind::Interrupted => Ok(Attempt::Again),
-        _ => Err(raise_io(&error)),
+        _ => Err(raise_os_error(&error)),
     }
 }
 
@@ -135,7 +135,7 @@ pub(super) fn connected(fd: RawFd) -> Result<Attempt, Raised> {
     if !is_ready(fd, libc::POLLOUT) {
         return Ok(Attempt::Blocked(Direction::Write));
     }
-    let error = socket_option(fd, libc::SO_ERROR).map_err(|error| raise_io(&error))?;
+    let error = socket_option(fd, libc::SO_ERROR).map_err(|error| raise_os_error(&error))?;
     integer(error).map(Attempt::Finished)
 }
 

@@ -11,7 +11,7 @@ use std::cell::Cell;
 use std::io;
 use std::os::fd::RawFd;
 
-use crate::capi::error::raise_io;
+use crate::capi::error::raise_os_error;
 use crate::capi::fallible::tuple;
 use crate::capi::inspect::integer;
 use crate::capi::{Exception, Raised, Ref};
@@ -75,7 +75,7 @@ impl FileTransfer {
 
     /// The result for Python: (number of bytes sent, exception or `None`).
     pub(crate) fn result(&self, outcome: io::Result<()>) -> Result<Ref, Raised> {
-        self.ended(outcome.map_or_else(|error| raise_io(&error).take(), |()| Ref::none()))
+        self.ended(outcome.map_or_else(|error| raise_os_error(&error).take(), |()| Ref::none()))
     }
 
     /// The result after the connection was lost, with the exception if there was one.

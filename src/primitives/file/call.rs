@@ -17,9 +17,10 @@ use pyo3::exceptions::PyStopAsyncIteration;
 use pyo3::prelude::*;
 
 use super::buffered::{Direct, How, MOST_NOW, Want};
+use super::class::{File, unsupported};
 use super::job::{Begun, Failure, Job, LONG, Reply};
-use super::turn::{Mode, TurnGuard};
-use super::{File, unsupported};
+use super::turn::Mode;
+use super::turn_guard::TurnGuard;
 use crate::bridge::budget;
 use crate::bridge::drop_on_loop::{DropOnLoop, drop_attached};
 use crate::bridge::io_error::raise_io;
@@ -109,7 +110,7 @@ enum Got {
     Queued(Owned<Place>),
     Granted(TurnGuard),
     /// In a forked child no thread completes the jobs of the parent.
-    Running(Owned<Running>),
+    Running(Owned<FileJob>),
     /// It is done, and the task gets the result in the next turn of the loop.
     Done(Ref),
 }
@@ -121,7 +122,7 @@ struct Finished {
     raw: DropOnLoop<Py<PyAny>>,
 }
 
-struct Running {
+struct FileJob {
     finished: Receiver<Finished>,
     waker: Arc<WakeOnce>,
     task: AbortHandle,
@@ -341,7 +342,7 @@ impl FileCall {
             drop_attached(waker.take());
             return FileCall::conclude(this, file, finished.ok());
         }
-        let running = Running { finished, waker, task: task.abort_handle(), abortable, cancel };
+        let running = FileJob { finished, waker, task: task.abort_handle(), abortable, cancel };
         Ok(FileCall::wait_for(this, Got::Running(Owned::new(running)), future))
     }
 
@@ -638,11 +639,11 @@ impl AsyncCall for FileState {
                 if let Some(place) = place.into_inner()
                     && let Some(file) = file.and_then(|file| file.downcast_sync::<File>())
                 {
-                    TurnGuard::give_up(&file.shared, place);
+                    file.shared.turn.give_up(place);
                 }
             }
             Got::Running(running) => {
-                if let Some(Running { finished, waker, task, abortable, cancel }) = running.into_inner() {
+                if let Some(FileJob { finished, waker, task, abortable, cancel }) = running.into_inner() {
                     drop_attached((waker.take(), finished, cancel));
                     if abortable {
                         task.abort();

@@ -6,8 +6,8 @@ use std::slice;
 
 use pyo3::prelude::*;
 
-use super::Shared;
 use super::buffered::{self, How, Want};
+use super::shared::SharedFile;
 use super::sys;
 use crate::bridge::drop_on_loop::DropOnLoop;
 use crate::bridge::loop_handle::LoopHandle;
@@ -88,7 +88,7 @@ impl Job {
     }
 
     /// Does it. `raw` is the `io.FileIO` that owns the descriptor.
-    pub(super) fn run(self, shared: &Shared, raw: &DropOnLoop<Py<PyAny>>) -> Result<Reply, Failure> {
+    pub(super) fn run(self, shared: &SharedFile, raw: &DropOnLoop<Py<PyAny>>) -> Result<Reply, Failure> {
         Ok(match self {
             Job::Read(want, cancel) => {
                 let mut state = shared.lock();
@@ -205,7 +205,7 @@ impl Begun {
         Begun { object, place, length, filled }
     }
 
-    fn fill(&mut self, shared: &Shared, start: i64) -> io::Result<()> {
+    fn fill(&mut self, shared: &SharedFile, start: i64) -> io::Result<()> {
         // SAFETY: the object has `length` bytes, of which `filled` were written.
         let rest = unsafe {
             slice::from_raw_parts_mut(self.place.add(self.filled).cast(), self.length - self.filled)

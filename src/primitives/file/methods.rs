@@ -4,7 +4,7 @@ use pyo3::prelude::*;
 
 use super::buffered::Want;
 use super::call::{Action, FileCall, Give, SEEK, read_now};
-use super::{File, unsupported};
+use super::class::{File, unsupported};
 use crate::capi::buffer::Buffer;
 use crate::capi::fallible::push;
 use crate::capi::imports::support;

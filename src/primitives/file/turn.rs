@@ -1,14 +1,14 @@
 //! Whose turn it is to use a file: operations run one after the other, in the order in which they were awaited.
 //!
 //! Reads at an offset share a turn, because they do not depend on the file's position. Everything else has it alone.
-//! A guard may be dropped on any thread, with or without the GIL.
+//! It may be passed on by any thread, with or without the GIL.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
-use super::Shared;
 use crate::bridge::drop_on_loop::drop_attached;
 use crate::bridge::waiter::WakeOnce;
-use crate::fork::{Owned, Owner};
+use crate::fork::Owned;
+use crate::poison::unpoisoned;
 use crate::wait_queue::{Left, Place, WaitQueue};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,21 +18,21 @@ pub(super) enum Mode {
 }
 
 /// A call that waits for its turn. In a forked child it is a task of the parent that waits.
-struct Waiting {
+struct TurnWaiter {
     mode: Mode,
     waker: Owned<Arc<WakeOnce>>,
 }
 
 #[derive(Default)]
-struct Queue {
+struct TurnQueue {
     /// How many have the turn.
     holders: usize,
     /// The one that has it, has it alone.
     alone: bool,
-    waiting: WaitQueue<Waiting>,
+    waiting: WaitQueue<TurnWaiter>,
 }
 
-impl Queue {
+impl TurnQueue {
     fn admits(&self, mode: Mode) -> bool {
         self.holders == 0 || (mode == Mode::Together && !self.alone)
     }
@@ -45,7 +45,7 @@ impl Queue {
 
 #[derive(Default)]
 pub(super) struct Turn {
-    queue: Mutex<Queue>,
+    queue: Mutex<TurnQueue>,
 }
 
 impl std::fmt::Debug for Turn {
@@ -55,9 +55,9 @@ impl std::fmt::Debug for Turn {
 }
 
 impl Turn {
-    fn lock(&self) -> MutexGuard<'_, Queue> {
+    fn lock(&self) -> MutexGuard<'_, TurnQueue> {
         // The lock may be poisoned: no code under it panics half-way.
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+        unpoisoned(self.queue.lock())
     }
 
     /// Is an operation under way?
@@ -71,7 +71,52 @@ impl Turn {
         queue.holders == 0 && queue.waiting.is_empty()
     }
 
-    fn release(&self) {
+    /// Takes the turn, if nobody waits for it.
+    pub(super) fn take(&self, mode: Mode) -> bool {
+        let mut queue = self.lock();
+        let is_free = queue.waiting.is_empty() && queue.admits(mode);
+        if is_free {
+            queue.admit(mode);
+        }
+        is_free
+    }
+
+    /// As [`Turn::take`], or else a place in the queue, whose owner `waker` wakes.
+    pub(super) fn queue(&self, mode: Mode, waker: Arc<WakeOnce>) -> Result<(), Place> {
+        let mut queue = self.lock();
+        if queue.waiting.is_empty() && queue.admits(mode) {
+            queue.admit(mode);
+            return Ok(());
+        }
+        Err(queue.waiting.join(None, TurnWaiter { mode, waker: Owned::new(waker) }))
+    }
+
+    /// Takes the turn, if it was passed to this place.
+    pub(super) fn redeem(&self, place: Place) -> bool {
+        self.lock().waiting.consume(place)
+    }
+
+    /// Gives the place up, or the turn if it was passed to this place meanwhile. Call it once, instead of
+    /// [`Turn::redeem`].
+    pub(super) fn give_up(&self, place: Place) {
+        let left = self.lock().waiting.leave(place);
+        match &left {
+            Left::Notified => self.release(),
+            // Those behind it may share the turn of the present holders.
+            Left::Waiting(waiting) if waiting.mode == Mode::Alone => self.admit_more(),
+            Left::Waiting(_) | Left::Served => {}
+        }
+        // The waiter goes on the thread of its loop, which is attached.
+        drop_attached(left);
+    }
+
+    /// One more of those who share the turn has it.
+    pub(super) fn share(&self) {
+        self.lock().holders += 1;
+    }
+
+    /// One of those who have the turn is done. The last one passes it on.
+    pub(super) fn release(&self) {
         let mut queue = self.lock();
         queue.holders -= 1;
         let mut woken = Vec::new();
@@ -88,79 +133,7 @@ impl Turn {
             }
         }
     }
-}
 
-/// The right to use the file. Dropping it passes the turn on.
-#[derive(Debug)]
-pub(super) struct TurnGuard {
-    shared: Arc<Shared>,
-    owner: Owner,
-}
-
-impl TurnGuard {
-    /// Takes the turn, if nobody waits for it.
-    pub(super) fn take(shared: &Arc<Shared>, mode: Mode) -> Option<TurnGuard> {
-        let mut queue = shared.turn.lock();
-        (queue.waiting.is_empty() && queue.admits(mode)).then(|| {
-            queue.admit(mode);
-            TurnGuard::of(shared)
-        })
-    }
-
-    /// As [`TurnGuard::take`], or else a place in the queue, whose owner `waker` wakes.
-    pub(super) fn queue(shared: &Arc<Shared>, mode: Mode, waker: Arc<WakeOnce>) -> Result<TurnGuard, Place> {
-        let mut queue = shared.turn.lock();
-        if queue.waiting.is_empty() && queue.admits(mode) {
-            queue.admit(mode);
-            return Ok(TurnGuard::of(shared));
-        }
-        Err(queue.waiting.join(None, Waiting { mode, waker: Owned::new(waker) }))
-    }
-
-    /// Takes the turn, if it was passed to this place.
-    pub(super) fn redeem(shared: &Arc<Shared>, place: Place) -> Option<TurnGuard> {
-        shared.turn.lock().waiting.consume(place).then(|| TurnGuard::of(shared))
-    }
-
-    /// Gives the place up, or the turn if it was passed to this place meanwhile. Call it once, instead of
-    /// [`TurnGuard::redeem`].
-    pub(super) fn give_up(shared: &Arc<Shared>, place: Place) {
-        let left = shared.turn.lock().waiting.leave(place);
-        match &left {
-            Left::Notified => drop(TurnGuard::of(shared)),
-            // Those behind it may share the turn of the present holders.
-            Left::Waiting(waiting) if waiting.mode == Mode::Alone => shared.turn.admit_more(),
-            Left::Waiting(_) | Left::Served => {}
-        }
-        // The waiter goes on the thread of its loop, which is attached.
-        drop_attached(left);
-    }
-
-    fn of(shared: &Arc<Shared>) -> TurnGuard {
-        TurnGuard { shared: shared.clone(), owner: Owner::this_process() }
-    }
-
-    pub(super) fn shared(&self) -> &Arc<Shared> {
-        &self.shared
-    }
-
-    /// The same turn once more. It passes on when all its guards were dropped.
-    pub(super) fn again(&self) -> TurnGuard {
-        self.shared.turn.lock().holders += 1;
-        TurnGuard { shared: self.shared.clone(), owner: self.owner.clone() }
-    }
-}
-
-impl Drop for TurnGuard {
-    fn drop(&mut self) {
-        // In a forked child the owners of places are tasks of the parent.
-        if self.owner.is_this_process() {
-            self.shared.turn.release();
-        }
-    }
-}
-
-impl Turn {
     fn admit_more(&self) {
         let mut queue = self.lock();
         if queue.holders > 0 {

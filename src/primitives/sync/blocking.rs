@@ -4,8 +4,9 @@ use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
 
+use super::line::{Seat, Tried};
 use super::sleeper::Sleeper;
-use super::wait::{Seat, Tried, Wanted};
+use super::wait::Wanted;
 use crate::capi::error::exception;
 use crate::capi::threads::{Parked, Parker, run_signal_handlers};
 use crate::capi::{Borrowed, Raised, Ref, Slot};

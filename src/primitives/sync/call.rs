@@ -8,10 +8,11 @@ use std::cell::Cell;
 
 use pyo3::prelude::*;
 
-use super::classes::{EventObject, QueueObject};
+use super::line::{Seat, Tried};
+use super::objects::{EventObject, QueueObject};
 use super::queue::Side;
 use super::sleeper::Sleeper;
-use super::wait::{Seat, Tried, Wanted};
+use super::wait::Wanted;
 use crate::bridge::budget;
 use crate::capi::coroutine::{self, Step, already_awaited};
 use crate::capi::methods::Method;

@@ -1,14 +1,13 @@
 //! The Python classes: `Queue`, its blocking side `SyncQueue`, and `Event`.
 
-use std::sync::Arc;
-
 use pyo3::prelude::*;
 
 use super::blocking::{block, deadline, queue_deadline};
 use super::call;
-use super::event::Event;
-use super::queue::{Queue, Side, raise_class};
-use super::wait::{Seat, Tried, Wanted};
+use super::line::{Seat, Tried};
+use super::objects::{EventObject, QueueObject};
+use super::queue::{Side, raise_class};
+use super::wait::Wanted;
 use crate::capi::arguments::parse_init;
 use crate::capi::class::{ClassSpec, field};
 use crate::capi::collector::{Traverse, Visitor};
@@ -18,41 +17,6 @@ use crate::capi::native::{self, Dealloc, WeakList, native_class};
 use crate::capi::{Arguments, Borrowed, Fallible, Raised, Ref, Slot, This};
 
 // -- Queue -------------------------------------------------------------------------------------------------------
-
-/// A queue as a Python object. It alone shows the queue's content to the collector.
-#[derive(Debug)]
-pub(super) struct QueueObject {
-    pub(super) queue: Arc<Queue>,
-    weaklist: WeakList,
-}
-
-// SAFETY: the queue is made for several threads, and only the interpreter uses the list of weak references.
-unsafe impl Sync for QueueObject {}
-
-// `make_queue` builds the class; its instances begin with the default fields.
-native_class!(unsafe QueueObject);
-
-impl Default for QueueObject {
-    fn default() -> QueueObject {
-        QueueObject { queue: Arc::default(), weaklist: WeakList::new() }
-    }
-}
-
-impl Traverse for QueueObject {
-    fn traverse(&self, visitor: &mut Visitor) {
-        self.queue.visit(visitor);
-    }
-
-    fn clear(&self) {
-        self.queue.clear();
-    }
-}
-
-impl Dealloc for QueueObject {
-    fn weaklist(&self) -> Option<&WeakList> {
-        Some(&self.weaklist)
-    }
-}
 
 /// `__init__(maxsize=0)`.
 fn init(
@@ -321,41 +285,6 @@ fn make_sync_queue(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
 }
 
 // -- Event -------------------------------------------------------------------------------------------------------
-
-/// An event as a Python object. It alone shows the waiters to the collector.
-#[derive(Debug)]
-pub(super) struct EventObject {
-    pub(super) event: Arc<Event>,
-    weaklist: WeakList,
-}
-
-// SAFETY: the event is made for several threads, and only the interpreter uses the list of weak references.
-unsafe impl Sync for EventObject {}
-
-// `make_event` builds the class; its instances begin with the default fields.
-native_class!(unsafe EventObject);
-
-impl Default for EventObject {
-    fn default() -> EventObject {
-        EventObject { event: Arc::default(), weaklist: WeakList::new() }
-    }
-}
-
-impl Traverse for EventObject {
-    fn traverse(&self, visitor: &mut Visitor) {
-        self.event.visit(visitor);
-    }
-
-    fn clear(&self) {
-        self.event.drop_waiters();
-    }
-}
-
-impl Dealloc for EventObject {
-    fn weaklist(&self) -> Option<&WeakList> {
-        Some(&self.weaklist)
-    }
-}
 
 fn init_event(
     _this: This<'_, EventObject>,

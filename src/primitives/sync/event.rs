@@ -2,20 +2,21 @@
 //!
 //! As for the queue, the lock is taken by attached threads only, and no Python code runs under it.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 use pyo3::prelude::*;
 
+use super::line::{Line, Seat, Tried};
 use super::sleeper::{running_address, wake_all};
-use super::wait::{Line, Seat, Tried};
 use crate::capi::Raised;
 use crate::capi::collector::Visitor;
 use crate::capi::inspect::boolean;
+use crate::poison::unpoisoned;
 use crate::primitives::simulated::runs;
 use crate::wait_queue::Place;
 
 #[derive(Debug)]
-struct State {
+struct EventState {
     is_set: bool,
     /// See [`runs`].
     made_in_run: u32,
@@ -24,7 +25,7 @@ struct State {
 
 /// An event, as far as it is not a Python object.
 #[derive(Debug)]
-pub(super) struct Event(Mutex<State>);
+pub(super) struct Event(Mutex<EventState>);
 
 // SAFETY: as for `Queue`: the lock guards the state, and attached threads alone use and drop what is in it.
 unsafe impl Send for Event {}
@@ -33,14 +34,14 @@ unsafe impl Sync for Event {}
 
 impl Default for Event {
     fn default() -> Event {
-        Event(Mutex::new(State { is_set: false, made_in_run: runs(), waiters: Line::new() }))
+        Event(Mutex::new(EventState { is_set: false, made_in_run: runs(), waiters: Line::new() }))
     }
 }
 
 impl Event {
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, EventState> {
         // The lock may be poisoned: no code under it panics half-way.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        unpoisoned(self.0.lock())
     }
 
     pub(super) fn is_set(&self) -> bool {

@@ -3,11 +3,13 @@
 //! | file | what it is |
 //! |---|---|
 //! | `sleeper` | one who waits: a task or a thread, and how it is woken |
+//! | `line` | those who wait, in the order in which they came |
 //! | `queue`, `event` | the state, under a lock of its own |
 //! | `wait` | what can be waited for, by tasks and by threads in the same way |
+//! | `objects` | a queue and an event as Python objects |
 //! | `call` | waiting, as a coroutine |
 //! | `blocking` | waiting, as a thread that blocks |
-//! | `classes` | the Python classes |
+//! | `classes` | the methods of the Python classes |
 //!
 //! Nothing here runs on the runtime's workers: an operation that can be done is done where it is asked for, under a lock
 //! that is held for some nanoseconds, and a task is woken by a message to its loop.
@@ -19,6 +21,8 @@ mod blocking;
 mod call;
 mod classes;
 mod event;
+mod line;
+mod objects;
 mod queue;
 mod sleeper;
 mod wait;

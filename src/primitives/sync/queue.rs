@@ -12,21 +12,22 @@
 //!   are stopped.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use pyo3::prelude::*;
 
+use super::line::{Line, Seat, Tried};
 use super::sleeper::{Sleeper, running_address, wake, wake_all, wake_quietly};
-use super::wait::{Line, Seat, Tried};
 use crate::capi::collector::Visitor;
 use crate::capi::error::no_memory;
 use crate::capi::imports::support;
 use crate::capi::{Exception, Raised, Ref, Slot};
+use crate::poison::unpoisoned;
 use crate::primitives::simulated::runs;
 use crate::wait_queue::{Left, Place, WaitQueue};
 
 #[derive(Debug)]
-struct State {
+struct QueueState {
     items: VecDeque<Ref>,
     /// Zero or less: any number of items.
     maxsize: i64,
@@ -39,7 +40,7 @@ struct State {
     joiners: Line,
 }
 
-impl State {
+impl QueueState {
     fn is_full(&self) -> bool {
         usize::try_from(self.maxsize).is_ok_and(|most| most > 0 && self.items.len() >= most)
     }
@@ -102,7 +103,7 @@ impl Woken {
 
 /// A queue, as far as it is not a Python object.
 #[derive(Debug)]
-pub(super) struct Queue(Mutex<State>);
+pub(super) struct Queue(Mutex<QueueState>);
 
 // SAFETY: the lock guards the state. What is in it, references included, is used and dropped by attached threads only:
 // the methods run on such threads, and a message to a loop, which may own the last reference to the queue, attaches its
@@ -113,7 +114,7 @@ unsafe impl Sync for Queue {}
 
 impl Default for Queue {
     fn default() -> Queue {
-        Queue(Mutex::new(State {
+        Queue(Mutex::new(QueueState {
             items: VecDeque::new(),
             maxsize: 0,
             unfinished: 0,
@@ -127,9 +128,9 @@ impl Default for Queue {
 }
 
 impl Queue {
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, QueueState> {
         // The lock may be poisoned: no code under it panics half-way.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        unpoisoned(self.0.lock())
     }
 
     /// Puts what is in `item`, which is then empty.

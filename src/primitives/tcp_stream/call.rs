@@ -9,13 +9,13 @@ use std::io;
 use pyo3::prelude::*;
 
 use super::outcome::{ReadKind, conclude};
-use super::{Open, TcpStream};
+use super::stream::{Open, TcpStream};
 use crate::bridge::awaitable::{Operation, Outcome};
 use crate::bridge::budget;
 use crate::bridge::drop_on_loop::DropOnLoop;
+use crate::bridge::io_error::raise_io;
 use crate::bridge::loop_handle::LoopHandle;
 use crate::capi::coroutine::{self, Step, already_awaited};
-use crate::capi::error::raise_io;
 use crate::capi::native::native_class;
 use crate::capi::pending::{AsyncCall, Pending, Stage};
 use crate::capi::section::{AS_FREE_THREADED, FREE_THREADED};

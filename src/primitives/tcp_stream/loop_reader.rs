@@ -15,12 +15,12 @@ use std::os::fd::{FromRawFd, RawFd};
 
 use pyo3::prelude::*;
 
-use super::outcome::owned;
+use super::progress::owned;
+use crate::bridge::io_error::raise_io;
 use crate::bridge::loop_handle::LoopHandle;
 use crate::bridge::waiter::Waiter;
 use crate::capi::class::ClassSpec;
 use crate::capi::collector::{Traverse, Visitor};
-use crate::capi::error::raise_io;
 use crate::capi::methods::TypeSlot;
 use crate::capi::native::{self, Dealloc, native_class};
 use crate::capi::{Fatal, Raised, Ref, Slot, This};
@@ -287,7 +287,7 @@ fn register(reader: Ref, core: &Core, fd: RawFd) -> bool {
         return false;
     }
     let Ok(token) = core.insert_source::<LoopReader>(fd, reader) else { return false };
-    let registered = core.poller().map(|poller| poller.ensure_edge(fd, token, Interest::READ));
+    let registered = core.poller_to_change().map(|poller| poller.ensure_edge(fd, token, Interest::READ));
     if matches!(registered, Some(Ok(()))) {
         return true;
     }

@@ -2,9 +2,9 @@
 
 use pyo3::prelude::*;
 
-use super::TcpStream;
 use super::call::{Action, TcpStreamCall};
 use super::outcome::ReadKind;
+use super::stream::TcpStream;
 use crate::capi::class::ClassSpec;
 use crate::capi::error::no_memory;
 use crate::capi::fallible::collected;

@@ -2,10 +2,9 @@
 
 use pyo3::exceptions::PyStopAsyncIteration;
 
-use super::TcpStream;
+use super::stream::TcpStream;
 use crate::bridge::budget;
 use crate::bridge::io_error::raise_io;
-use crate::capi::buffer::bytes_from;
 use crate::capi::coroutine::Step;
 use crate::capi::inspect::integer;
 use crate::capi::{Raised, Ref};
@@ -24,18 +23,6 @@ pub(super) enum ReadKind {
     NextLine,
     /// A frame of an iteration, as `Item`. The end of the stream ends the iteration.
     NextFrame,
-}
-
-/// Makes a `bytes` object of what was found. Nothing of the stream is borrowed afterwards, so that Python code may run.
-#[inline(always)]
-pub(super) fn owned(progress: ReadProgress<&[u8]>) -> Result<ReadProgress<Ref>, Raised> {
-    Ok(match progress {
-        ReadProgress::Item(bytes) => ReadProgress::Item(bytes_from(bytes)?),
-        ReadProgress::Rest(bytes) => ReadProgress::Rest(bytes_from(bytes)?),
-        ReadProgress::TooLong(item) => ReadProgress::TooLong(item),
-        ReadProgress::Pending => ReadProgress::Pending,
-        ReadProgress::Failed(error) => ReadProgress::Failed(error),
-    })
 }
 
 /// Ends the read; `None` if it has to wait.

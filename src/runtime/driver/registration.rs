@@ -15,9 +15,6 @@
 //! would have returned the error. The closed bits and SHUTDOWN are never cleared.
 
 use std::cell::Cell;
-use std::future::poll_fn;
-use std::io;
-use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::task::{Context, Poll, Waker};
@@ -25,17 +22,16 @@ use std::task::{Context, Poll, Waker};
 use slab::Slab;
 use smallvec::SmallVec;
 
-use super::Handle;
+use crate::poison::unpoisoned;
 use crate::reactor::{Event, Readiness, Token};
-use crate::runtime::coop;
 use crate::runtime::lock::ShortLock;
 use crate::runtime::prefetch::prefetch;
 use crate::runtime::shim::{AtomicUsize, Mutex};
-use crate::runtime::{unpoisoned, wakers};
+use crate::runtime::wakers;
 
 const READY: usize = 0xFF;
 const URGENT: usize = Readiness::PRIORITY.bits() as usize;
-const SHUTDOWN: usize = 1 << 8;
+pub(super) const SHUTDOWN: usize = 1 << 8;
 const TICK: usize = 1 << 9;
 
 /// How many bytes of a waiting task to prefetch: its header, and the beginning of its future.
@@ -50,7 +46,7 @@ pub(in super::super) enum Direction {
 
 impl Direction {
     /// The bits that make an operation worth trying.
-    const fn wanted(self) -> usize {
+    pub(super) const fn wanted(self) -> usize {
         let set = match self {
             Direction::Read => [Readiness::READABLE, Readiness::READ_CLOSED, Readiness::ERROR],
             Direction::Write => [Readiness::WRITABLE, Readiness::WRITE_CLOSED, Readiness::ERROR],
@@ -67,7 +63,7 @@ impl Direction {
     }
 
     /// Whether a short read or write means that the socket is exhausted.
-    const fn may_be_exhausted(self, seen: usize) -> bool {
+    pub(super) const fn may_be_exhausted(self, seen: usize) -> bool {
         matches!(self, Direction::Write) || seen & URGENT == 0
     }
 }
@@ -84,7 +80,7 @@ pub(in super::super) struct Registrations {
 
 #[derive(Default)]
 struct Table {
-    places: Slab<Place>,
+    places: Slab<SocketEntry>,
     /// The generation of the next registration.
     generation: usize,
 }
@@ -94,7 +90,7 @@ fn place_of(token: Token) -> usize {
 }
 
 /// An entry of the table. It is reused as soon as it is free.
-struct Place {
+struct SocketEntry {
     token: Token,
     socket: Arc<Socket>,
 }
@@ -133,7 +129,7 @@ impl Registrations {
     }
 
     /// Adds a socket. Returns `None` if the driver is closed; `is_closed` is reliable under the lock.
-    fn insert(&self, socket: &Arc<Socket>, is_closed: impl Fn() -> bool) -> Option<Token> {
+    pub(super) fn insert(&self, socket: &Arc<Socket>, is_closed: impl Fn() -> bool) -> Option<Token> {
         let mut table = unpoisoned(self.table.lock());
         if is_closed() {
             return None;
@@ -143,12 +139,12 @@ impl Registrations {
         let generation = (table.generation << GENERATION_SHIFT) & (usize::MAX >> 1);
         let entry = table.places.vacant_entry();
         let token = Token(generation | entry.key());
-        entry.insert(Place { token, socket: socket.clone() });
+        entry.insert(SocketEntry { token, socket: socket.clone() });
         self.count.store(table.places.len(), Relaxed);
         Some(token)
     }
 
-    fn remove(&self, token: Token) {
+    pub(super) fn remove(&self, token: Token) {
         let mut table = unpoisoned(self.table.lock());
         let place = table.places.try_remove(place_of(token));
         self.count.store(table.places.len(), Relaxed);
@@ -233,7 +229,7 @@ impl Socket {
     }
 
     /// As `clear`, after an operation that succeeded and exhausted the socket.
-    fn clear_exhausted(&self, seen: usize, direction: Direction) {
+    pub(super) fn clear_exhausted(&self, seen: usize, direction: Direction) {
         self.clear_bits(seen, direction.cleared());
     }
 
@@ -244,135 +240,22 @@ impl Socket {
         let _ = self.readiness.fetch_update(Relaxed, Relaxed, update);
     }
 
-    fn load(&self) -> usize {
+    pub(super) fn load(&self) -> usize {
         // Ordering: pairs with `add`.
         self.readiness.load(Acquire)
     }
 }
 
-/// The owner's side of a registered descriptor. Dropping it ends the registration: drop it before the
-/// descriptor is closed.
-pub(in super::super) struct Registration {
-    driver: Arc<Handle>,
-    socket: Arc<Socket>,
-    token: Token,
-    fd: RawFd,
-}
-
-impl Registration {
-    /// Registers `fd`, which must be non-blocking, with an open driver. `ready` says whether to assume at first
-    /// that operations succeed (connected sockets, listeners), instead of waiting for an event (a connect under
-    /// way).
-    pub(in super::super) fn new(driver: &Arc<Handle>, fd: RawFd, ready: bool) -> io::Result<Registration> {
-        let assumed = if ready { Readiness::READABLE | Readiness::WRITABLE } else { Readiness::EMPTY };
-        let socket = Arc::new(Socket::new(assumed));
-        let token = driver.registrations.insert(&socket, || driver.is_closed()).ok_or_else(gone)?;
-        // From here on, the drop of the registration cleans up.
-        let registration = Registration { driver: driver.clone(), socket, token, fd };
-        driver.register(fd, token)?;
-        Ok(registration)
-    }
-
-    /// Waits until an operation in this direction is worth trying. Cancel-safe.
-    pub(in super::super) async fn ready(&self, direction: Direction) -> io::Result<()> {
-        let waiting = Waiting::new(&self.socket, direction);
-        poll_fn(move |cx| {
-            let seen = coop::spend(cx, |cx| waiting.poll(cx));
-            seen.map(|seen| if seen & SHUTDOWN == 0 { Ok(()) } else { Err(gone()) })
-        })
-        .await
-    }
-
-    /// Tries `operation` once, or not at all if the socket is known not to be ready. For its results see
-    /// [`Registration::run`].
-    ///
-    /// # Errors
-    /// `WouldBlock`, after which `ready` waits for the next event; else those of `operation`.
-    pub(in super::super) fn attempt<R>(
-        &self,
-        direction: Direction,
-        operation: impl FnOnce() -> io::Result<(R, bool)>,
-    ) -> io::Result<R> {
-        let seen = self.socket.load();
-        if seen & SHUTDOWN != 0 {
-            return Err(gone());
-        }
-        if seen & direction.wanted() == 0 {
-            return Err(io::ErrorKind::WouldBlock.into());
-        }
-        let result = operation();
-        self.note(&result, seen, direction);
-        result.map(|(result, _)| result)
-    }
-
-    /// Notes what the result of an operation says about the socket, as of `seen`.
-    fn note<R>(&self, result: &io::Result<(R, bool)>, seen: usize, direction: Direction) {
-        match result {
-            Ok((_, true)) if direction.may_be_exhausted(seen) => self.socket.clear_exhausted(seen, direction),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.socket.clear(seen, direction),
-            _ => {}
-        }
-    }
-
-    /// Tries `operation` when the socket may be ready, and waits when it is not. The operation also returns
-    /// whether it exhausted the socket: it read all that was there, or filled the socket's buffer. If so, the
-    /// next call waits at once.
-    ///
-    /// This is as cancel-safe as `operation`, which either runs to its end or not at all. Any number of tasks
-    /// may wait.
-    pub(in super::super) async fn run<R>(
-        &self,
-        direction: Direction,
-        mut operation: impl FnMut() -> io::Result<(R, bool)>,
-    ) -> io::Result<R> {
-        let waiting = Waiting::new(&self.socket, direction);
-        // The closure owns what it changes, so the future is `Send`.
-        poll_fn(move |cx| {
-            coop::spend(cx, |cx| {
-                loop {
-                    let seen = match waiting.poll(cx) {
-                        Poll::Ready(seen) => seen,
-                        Poll::Pending => return Poll::Pending,
-                    };
-                    if seen & SHUTDOWN != 0 {
-                        return Poll::Ready(Err(gone()));
-                    }
-                    let result = operation();
-                    self.note(&result, seen, direction);
-                    match result {
-                        Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                            // A closed bit is set, but the operation would still block: only a new event helps.
-                            if waiting.is_stuck(seen, cx) {
-                                return Poll::Pending;
-                            }
-                        }
-                        Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                        result => return Poll::Ready(result.map(|(result, _)| result)),
-                    }
-                }
-            })
-        })
-        .await
-    }
-}
-
-impl Drop for Registration {
-    fn drop(&mut self) {
-        self.driver.deregister(self.fd);
-        self.driver.registrations.remove(self.token);
-    }
-}
-
 /// One operation that may have to wait. It leaves the list when dropped.
-pub(super) struct Waiting<'a> {
+pub(super) struct SocketWait<'a> {
     socket: &'a Socket,
     direction: Direction,
     key: Cell<Option<u64>>,
 }
 
-impl<'a> Waiting<'a> {
-    pub(super) fn new(socket: &'a Socket, direction: Direction) -> Waiting<'a> {
-        Waiting { socket, direction, key: Cell::new(None) }
+impl<'a> SocketWait<'a> {
+    pub(super) fn new(socket: &'a Socket, direction: Direction) -> SocketWait<'a> {
+        SocketWait { socket, direction, key: Cell::new(None) }
     }
 
     /// Returns the readiness word once it has a bit of interest.
@@ -389,7 +272,7 @@ impl<'a> Waiting<'a> {
     }
 
     /// After an operation that would block although a permanent bit is set: waits for the next tick.
-    fn is_stuck(&self, seen: usize, cx: &mut Context<'_>) -> bool {
+    pub(super) fn is_stuck(&self, seen: usize, cx: &mut Context<'_>) -> bool {
         if seen & (self.direction.wanted() & !self.direction.cleared()) == 0 {
             return false;
         }
@@ -414,7 +297,7 @@ impl<'a> Waiting<'a> {
     }
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for SocketWait<'_> {
     fn drop(&mut self) {
         if let Some(key) = self.key.get() {
             let mut waiters = self.socket.waiters.lock();
@@ -426,10 +309,6 @@ impl Drop for Waiting<'_> {
             drop(left);
         }
     }
-}
-
-fn gone() -> io::Error {
-    io::Error::other("the runtime of this socket was shut down")
 }
 
 #[cfg(all(test, not(any(wakeloop_loom, wakeloop_shuttle))))]

@@ -33,10 +33,11 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
+use crate::poison::unpoisoned;
 use crate::reactor::Wait;
 use crate::runtime::shim::{AtomicU8, AtomicU64, Mutex, UnsafeCell};
 use crate::runtime::trace::{self, TraceEvent, Tracer};
-use crate::runtime::{clock, unpoisoned, wakers};
+use crate::runtime::{clock, wakers};
 use crate::timer::{Slot, Slotted, TimerHeap};
 
 const UNARMED: u8 = 0;

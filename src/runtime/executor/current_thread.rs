@@ -5,22 +5,25 @@
 
 use std::future::Future;
 use std::pin::{Pin, pin};
-use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Wake, Waker};
 
+use super::super::coop;
 use super::super::shim::{AtomicBool, Mutex};
 use super::super::testing::Simulation;
-use super::super::{coop, unpoisoned};
+use super::park::Parker;
+use super::shared::Shared;
 use super::simulated::{self, Root};
-use super::{Parker, Shared, Worker};
+use super::worker::Worker;
+use crate::poison::unpoisoned;
 
 /// The worker, while no caller runs it, and the callers that wait for it.
 pub(in super::super) struct CurrentThread {
-    state: Mutex<State>,
+    state: Mutex<CurrentThreadState>,
 }
 
-struct State {
+struct CurrentThreadState {
     worker: Option<Worker>,
     waiting: Vec<Arc<Signal>>,
 }
@@ -55,8 +58,20 @@ impl Signal {
 }
 
 impl CurrentThread {
-    pub(in super::super) fn new(worker: Worker) -> CurrentThread {
-        CurrentThread { state: Mutex::new(State { worker: Some(worker), waiting: Vec::new() }) }
+    /// Creates the place of the runtime's only worker, which a thread in `block_on` runs.
+    pub(in super::super) fn create(shared: &Arc<Shared>) -> Arc<CurrentThread> {
+        let worker = Worker::first(shared);
+        let state = CurrentThreadState { worker: Some(worker), waiting: Vec::new() };
+        let place = Arc::new(CurrentThread { state: Mutex::new(state) });
+        // The worker holds an `Arc` of the runtime, so the runtime must not hold one of the place.
+        let weak: Weak<CurrentThread> = Arc::downgrade(&place);
+        shared.current_thread.get_or_init(|| weak);
+        place
+    }
+
+    /// The place of this runtime, if it is one without threads.
+    pub(in super::super) fn of(shared: &Shared) -> Option<Arc<CurrentThread>> {
+        shared.current_thread.get()?.upgrade()?.downcast().ok()
     }
 
     /// Runs `future`, and the tasks of the runtime with it.
@@ -69,7 +84,7 @@ impl CurrentThread {
         });
         let waker = Waker::from(signal.clone());
         let mut context = Context::from_waker(&waker);
-        let _waiting = Waiting { place: self, signal: &signal };
+        let _waiting = WaitingCaller { place: self, signal: &signal };
         loop {
             if let Some(driving) = self.take_worker(&signal) {
                 if let Poll::Ready(output) = driving.drive(future.as_mut(), &mut context) {
@@ -112,12 +127,12 @@ impl CurrentThread {
 
 /// A `block_on` that may be in the list of waiting callers. It leaves the list when dropped, also when a panic
 /// unwinds.
-struct Waiting<'a> {
+struct WaitingCaller<'a> {
     place: &'a CurrentThread,
     signal: &'a Arc<Signal>,
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for WaitingCaller<'_> {
     fn drop(&mut self) {
         let mut state = unpoisoned(self.place.state.lock());
         let before = state.waiting.len();

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 use super::super::shim::{AtomicUsize, Mutex, fence};
-use super::super::unpoisoned;
+use crate::poison::unpoisoned;
 
 /// One unparked worker, in the upper half of the word.
 const UNPARKED: usize = 1 << 16;

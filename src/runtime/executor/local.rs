@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
 use std::marker::PhantomData;
 use std::pin::pin;
-use std::ptr;
+use std::ptr::{self, NonNull};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Release};
 use std::task::{Context, Poll, Wake, Waker};
@@ -17,10 +17,11 @@ use std::time::Duration;
 
 use super::super::macros::opaque_debug;
 use super::super::shim::{AtomicBool, Mutex, thread, thread_cell};
-use super::super::task::{self, JoinHandle, Runnable};
+use super::super::task::{self, Header, Home, HomeKind, JoinHandle, Runnable};
 use super::super::wakers::{self, wake_all};
-use super::super::{clock, context, coop, unpoisoned};
+use super::super::{clock, context, coop};
 use super::owned::Owned;
+use crate::poison::unpoisoned;
 
 /// Polls in a row before the set yields to the thread's other futures and to the driver.
 const TURNS: usize = 61;
@@ -60,8 +61,8 @@ pub struct LocalSet {
 }
 
 /// The part of a set that wakers reach from any thread.
-pub(in super::super) struct LocalShared {
-    pub(in super::super) owned: Owned,
+pub(super) struct LocalShared {
+    owned: Owned,
     queue: Mutex<Queue>,
 }
 
@@ -92,9 +93,9 @@ impl LocalSet {
         let mut future = pin!(future);
         let root = Arc::new(Root { woken: AtomicBool::new(true), waker: Mutex::new(None) });
         let waker = Waker::from(root.clone());
-        let waiting = Waiting { shared: &self.shared, root: root.clone() };
+        let waiting = WaitingRun { shared: &self.shared, root: root.clone() };
         poll_fn(move |cx| {
-            let _entered = Entered::new(&self.shared);
+            let _entered = EnteredSet::new(&self.shared);
             // This comes first, so that no later wake is missed.
             root.listen(cx);
             waiting.begin();
@@ -119,7 +120,7 @@ impl Default for LocalSet {
 
 impl Drop for LocalSet {
     fn drop(&mut self) {
-        let _entered = Entered::new(&self.shared);
+        let _entered = EnteredSet::new(&self.shared);
         self.shared.owned.close(drop);
         loop {
             while let Some(task) = self.shared.pop() {
@@ -141,7 +142,7 @@ opaque_debug! { "LocalSet" [] LocalSet; }
 /// # Panics
 /// If no `run_until` is being polled on this thread.
 pub fn spawn_local<F: Future<Output: 'static> + 'static>(future: F) -> JoinHandle<F::Output> {
-    // SAFETY: set exactly while an `Entered` further up this stack borrows the `Arc`.
+    // SAFETY: set exactly while an `EnteredSet` further up this stack borrows the `Arc`.
     let shared = unsafe {
         let current = CURRENT.get();
         assert!(!current.is_null(), "spawn_local needs a LocalSet: call it inside run_until");
@@ -156,7 +157,7 @@ fn spawn_in<F: Future<Output: 'static> + 'static>(
     future: F,
 ) -> JoinHandle<F::Output> {
     // SAFETY: only this set polls and drops it, on its own thread: `run_some` and the drop of the set need a
-    // `LocalSet`, or an `Entered` on its thread, and neither is `Send`.
+    // `LocalSet`, or an `EnteredSet` on its thread, and neither is `Send`.
     let (task, handle) = unsafe { task::new_local(future, Arc::as_ptr(shared)) };
     if let Ok(task) = shared.owned.insert(task, 0) {
         shared.push(task);
@@ -214,26 +215,31 @@ impl LocalShared {
     }
 }
 
-/// Queues a woken task of a set.
-///
-/// # Safety
-/// `shared` is the set of `task`.
-pub(in super::super) unsafe fn schedule(shared: *const LocalShared, task: Runnable) {
-    // SAFETY: until the task is complete the set waits for it, so the set is alive. Our own `Arc` keeps it
-    // alive during the push.
-    unsafe {
-        Arc::increment_strong_count(shared);
-        Arc::from_raw(shared).push(task);
+impl Home for LocalShared {
+    const KIND: HomeKind = HomeKind::Local;
+
+    unsafe fn schedule(this: *const LocalShared, task: Runnable) {
+        // SAFETY: until the task is complete the set waits for it, so the set is alive. Our own `Arc` keeps it
+        // alive during the push.
+        unsafe {
+            Arc::increment_strong_count(this);
+            Arc::from_raw(this).push(task);
+        }
+    }
+
+    unsafe fn remove(this: *const LocalShared, task: NonNull<Header>) {
+        // SAFETY: by contract, the set lives and has the task in its list.
+        unsafe { (*this).owned.remove(task) }
     }
 }
 
 /// A `run_until` that enters the list of waiting ones when it waits. It leaves the list when dropped.
-struct Waiting<'a> {
+struct WaitingRun<'a> {
     shared: &'a LocalShared,
     root: Arc<Root>,
 }
 
-impl Waiting<'_> {
+impl WaitingRun<'_> {
     fn begin(&self) {
         let mut queue = unpoisoned(self.shared.queue.lock());
         if !queue.waiting.iter().any(|root| Arc::ptr_eq(root, &self.root)) {
@@ -242,7 +248,7 @@ impl Waiting<'_> {
     }
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for WaitingRun<'_> {
     fn drop(&mut self) {
         // Our own reference keeps the root alive, so no waker is dropped under the lock.
         unpoisoned(self.shared.queue.lock()).waiting.retain(|root| !Arc::ptr_eq(root, &self.root));
@@ -285,18 +291,18 @@ impl Wake for Root {
 }
 
 /// While this lives, `spawn_local` finds the set.
-struct Entered<'a> {
+struct EnteredSet<'a> {
     outer: *const LocalShared,
     set: PhantomData<&'a Arc<LocalShared>>,
 }
 
-impl<'a> Entered<'a> {
-    fn new(set: &'a Arc<LocalShared>) -> Entered<'a> {
-        Entered { outer: CURRENT.replace(Arc::as_ptr(set)), set: PhantomData }
+impl<'a> EnteredSet<'a> {
+    fn new(set: &'a Arc<LocalShared>) -> EnteredSet<'a> {
+        EnteredSet { outer: CURRENT.replace(Arc::as_ptr(set)), set: PhantomData }
     }
 }
 
-impl Drop for Entered<'_> {
+impl Drop for EnteredSet<'_> {
     fn drop(&mut self) {
         CURRENT.set(self.outer);
     }

@@ -4,6 +4,7 @@
 //! |------------------|-------------------------------------------------------------------------|
 //! | `worker`         | the loop of one worker and its private state                            |
 //! | `shared`         | what all workers share: injector, idle word, list of tasks, driver      |
+//! | `spawn`          | how a task comes to the workers                                         |
 //! | `queue`          | the queues                                                              |
 //! | `idle`, `park`   | which workers sleep, and how; README.md describes the protocol          |
 //! | `watch`          | which worker looks after the driver while none sleeps in it             |
@@ -33,6 +34,7 @@ mod park;
 mod queue;
 mod shared;
 mod simulated;
+mod spawn;
 mod watch;
 mod worker;
 mod worker_threads;
@@ -47,7 +49,6 @@ mod current_thread_model;
 
 pub(super) use current_thread::CurrentThread;
 pub use local::{LocalSet, spawn_local};
-pub(super) use local::{LocalShared, schedule as schedule_local};
 pub(super) use park::Parker;
-pub(super) use shared::{Options, Shared, record_delay, reschedule, schedule};
+pub(super) use shared::{Options, Shared};
 pub(super) use worker::{Worker, current_worker};

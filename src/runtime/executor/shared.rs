@@ -1,6 +1,6 @@
 //! The state that the workers of a runtime share, and the ways in for tasks from other threads.
 
-use std::future::Future;
+use std::any::Any;
 use std::io;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, OnceLock, TryLockError, Weak};
@@ -9,22 +9,19 @@ use std::time::{Duration, Instant};
 use crossbeam_utils::CachePadded;
 
 use super::super::blocking::Pool;
-use super::super::builder::ThreadOptions;
-use super::super::context;
 use super::super::driver::{self, Driver};
-use super::super::metrics::{Counters, WorkerMetrics};
+use super::super::metrics::{Counters, Metrics, WorkerMetrics, Workers};
 use super::super::sampler::Sampler;
 use super::super::shim::{AtomicBool, AtomicU64, Mutex, MutexGuard, thread};
-use super::super::task::{self, JoinHandle, Runnable, Sample};
+use super::super::task::Runnable;
 use super::super::testing::Simulation;
+use super::super::thread_options::ThreadOptions;
 use super::super::trace::{self, TraceEvent, Tracer};
-use super::current_thread::CurrentThread;
 use super::idle::{Chosen, Idle};
 use super::owned::Owned;
 use super::park::Parker;
 use super::queue::{Injector, Local, Remote};
 use super::watch::Watch;
-use super::worker::{Worker, current_worker};
 use super::worker_threads::WorkerThreads;
 
 /// Counts a wake on a thread outside the workers: some are chosen to be measured.
@@ -57,11 +54,12 @@ pub(in super::super) struct Shared {
     pub(in super::super) pool: Pool,
     tracer: Option<Arc<dyn Tracer>>,
     pub(in super::super) threads: WorkerThreads,
-    /// The place of the only worker of a current-thread runtime. Empty for other runtimes.
-    current_thread: OnceLock<Weak<CurrentThread>>,
+    /// The `CurrentThread` of a runtime that has one, which holds this value. Empty for other runtimes.
+    pub(super) current_thread: OnceLock<Weak<dyn Any + Send + Sync>>,
+    arrive: Arrive,
     /// What a test controls of this runtime.
     simulation: Option<Simulation>,
-    pub(in super::super) started: Instant,
+    started: Instant,
 }
 
 /// The part of a worker that others see.
@@ -71,12 +69,16 @@ struct Member {
     counters: Counters,
 }
 
+/// Creates a worker at the start of its thread. Returns what the thread then does.
+pub(in super::super) type Arrive = fn(Arc<Shared>, usize) -> Box<dyn FnOnce()>;
+
 /// The builder's options.
 pub(in super::super) struct Options {
     pub(in super::super) workers: usize,
     pub(in super::super) tracer: Option<Arc<dyn Tracer>>,
     pub(in super::super) pool: Pool,
     pub(in super::super) threads: ThreadOptions,
+    pub(in super::super) arrive: Arrive,
     /// For a current-thread runtime only.
     pub(in super::super) simulation: Option<Simulation>,
 }
@@ -106,6 +108,7 @@ impl Shared {
             tracer: options.tracer,
             threads: WorkerThreads::new(options.threads, locals),
             current_thread: OnceLock::new(),
+            arrive: options.arrive,
             simulation: options.simulation,
             started: Instant::now(),
         })
@@ -113,25 +116,13 @@ impl Shared {
 
     /// Starts the first worker on a thread of its own.
     pub(in super::super) fn start(self: &Arc<Self>) -> io::Result<()> {
-        self.threads.start(self, 0)
+        self.start_worker(0)
     }
 
-    /// Returns the first worker, for the caller to run.
-    pub(in super::super) fn take_worker(self: &Arc<Self>) -> Worker {
-        self.threads.enlist();
-        self.arrive(0)
-    }
-
-    /// Creates the place of the only worker, which a thread in `block_on` runs.
-    pub(in super::super) fn make_current_thread(self: &Arc<Self>) -> Arc<CurrentThread> {
-        let place = Arc::new(CurrentThread::new(self.take_worker()));
-        // The place holds an `Arc` of this value, so this value must not hold one of the place.
-        self.current_thread.get_or_init(|| Arc::downgrade(&place));
-        place
-    }
-
-    pub(in super::super) fn current_thread(&self) -> Option<Arc<CurrentThread>> {
-        self.current_thread.get()?.upgrade()
+    fn start_worker(self: &Arc<Self>, worker: usize) -> io::Result<()> {
+        let theirs = self.clone();
+        let arrive = self.arrive;
+        self.threads.start(worker, move || arrive(theirs, worker), |run| run())
     }
 
     /// What a test controls of this runtime, if it is one of `testing`.
@@ -142,52 +133,6 @@ impl Shared {
     /// Ends the wait of the thread that runs a simulated runtime, or its next wait.
     pub(in super::super) fn end_simulated_wait(&self) {
         self.unpark(0);
-    }
-
-    /// Creates the worker at the start of its thread. It counts as searching.
-    pub(super) fn arrive(self: &Arc<Self>, worker: usize) -> Worker {
-        Worker::new(self.clone(), worker, self.threads.queue(worker))
-    }
-
-    /// Spawns from any thread. If the runtime is closed, the task is cancelled at once.
-    pub(in super::super) fn spawn<F: Future<Output: Send + 'static> + Send + 'static>(
-        self: &Arc<Self>,
-        future: F,
-    ) -> JoinHandle<F::Output> {
-        let (task, handle) = task::new(future, Arc::as_ptr(self));
-        let home = |index| {
-            let task = self.owned.insert(task, index).ok()?;
-            self.trace(TraceEvent::Spawned { task: task.id() });
-            Some(task)
-        };
-        // SAFETY: the reference is given up before this call returns to the worker's loop.
-        match unsafe { current_worker(Arc::as_ptr(self)) } {
-            Some(worker) => {
-                if let Some(task) = home(worker.index()) {
-                    worker.post(task);
-                }
-            }
-            None => {
-                if let Some(task) = home(self.members.len()) {
-                    self.inject(task);
-                }
-            }
-        }
-        handle
-    }
-
-    /// As `spawn`, but the first poll happens now, on the calling thread. A future that is ready at once is
-    /// never queued. Any other is queued when it is woken.
-    pub(in super::super) fn spawn_here<F: Future<Output: Send + 'static> + Send + 'static>(
-        self: &Arc<Self>,
-        future: F,
-    ) -> JoinHandle<F::Output> {
-        let (task, handle) = task::new(future, Arc::as_ptr(self));
-        if let Ok(task) = self.owned.insert(task, self.members.len()) {
-            let _entered = context::enter(self);
-            task.run();
-        }
-        handle
     }
 
     /// Queues a task for whichever worker comes first.
@@ -209,7 +154,7 @@ impl Shared {
     /// Starts a worker that already counts as awake and searching.
     #[cold]
     fn start_chosen(self: &Arc<Self>, worker: usize) {
-        if self.threads.start(self, worker).is_ok() {
+        if self.start_worker(worker).is_ok() {
             return;
         }
         self.idle.put_back(worker);
@@ -278,16 +223,16 @@ impl Shared {
         }
     }
 
-    pub(in super::super) fn injected(&self) -> u64 {
-        self.injected.load(Relaxed)
-    }
-
-    pub(in super::super) fn injector_depth(&self) -> usize {
-        self.injector.len()
-    }
-
-    pub(in super::super) fn worker_metrics(&self) -> impl Iterator<Item = WorkerMetrics> {
-        self.members.iter().map(|member| WorkerMetrics::of(&member.counters, member.queue.len()))
+    pub(in super::super) fn metrics(&self) -> Metrics {
+        let each = self.members.iter().map(|member| WorkerMetrics::of(&member.counters, member.queue.len()));
+        let workers = Workers {
+            count: self.members.len(),
+            started: self.started,
+            tasks: self.owned.counts(),
+            injected: self.injected.load(Relaxed),
+            injector_depth: self.injector.len(),
+        };
+        Metrics::of(&workers, &self.driver, &self.pool.metrics(), each.collect())
     }
 
     /// Returns the driver, if it is open and no other worker has it.
@@ -355,53 +300,5 @@ impl Shared {
             // Another thread is between waking a task and injecting it.
             thread::sleep(Duration::from_micros(20));
         }
-    }
-}
-
-/// Queues a woken task: on the current thread's worker, if it belongs to the task's runtime, else in the
-/// injector.
-///
-/// # Safety
-/// `shared` is the executor of `task`.
-pub(in super::super) unsafe fn schedule(shared: *const Shared, task: Runnable) {
-    // SAFETY: while we hold the `Runnable` of one of its tasks the executor is alive (see `owned`). Once the
-    // task is queued, it may complete and the executor may be freed. A worker holds its own `Arc`; here we take
-    // one.
-    unsafe {
-        (*shared).trace(TraceEvent::Woken { task: task.id() });
-        match current_worker(shared) {
-            Some(worker) => worker.post(task),
-            None => {
-                Arc::increment_strong_count(shared);
-                Arc::from_raw(shared).inject(task);
-            }
-        }
-    }
-}
-
-/// Queues a task that was woken during its poll, behind all others.
-///
-/// # Safety
-/// `shared` is the executor of `task`.
-#[inline(always)]
-pub(in super::super) unsafe fn reschedule(shared: *const Shared, task: Runnable) {
-    // SAFETY: by contract.
-    match unsafe { current_worker(shared) } {
-        Some(worker) => {
-            worker.post_behind(worker.sampler.count(task));
-        }
-        // SAFETY: by contract.
-        None => unsafe { schedule(shared, task) },
-    }
-}
-
-/// The worker of the current thread is about to poll the task of a sample.
-///
-/// # Safety
-/// `shared` is the executor of the task, and is alive.
-pub(in super::super) unsafe fn record_delay(shared: *const Shared, sample: Sample) {
-    // SAFETY: the reference is given up before this call returns to the worker's loop.
-    if let Some(worker) = unsafe { current_worker(shared) } {
-        worker.record_delay(sample);
     }
 }

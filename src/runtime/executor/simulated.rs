@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use super::super::clock;
 use super::super::task::Runnable;
 use super::super::testing::{Counts, Simulation, Step};
-use super::Worker;
+use super::worker::Worker;
 use crate::reactor::Wait;
 
 /// After a real wait this long, stderr says what is waited for.

@@ -13,7 +13,7 @@ use super::super::sampler::Sampler;
 use super::super::shim::thread_cell;
 use super::super::task::{Runnable, Sample};
 use super::super::trace::TraceEvent;
-use super::super::{clock, context, coop};
+use super::super::{clock, coop, entered};
 use super::queue::Local;
 use super::shared::Shared;
 use super::watch::PERIOD;
@@ -94,6 +94,23 @@ impl Worker {
         }
     }
 
+    /// Creates the worker of a thread that begins. It counts as searching.
+    pub(in super::super) fn arrive(shared: Arc<Shared>, index: usize) -> Box<dyn FnOnce()> {
+        let worker = Worker::of(shared, index);
+        Box::new(|| worker.run())
+    }
+
+    /// Returns the first worker, for the caller to run.
+    pub(super) fn first(shared: &Arc<Shared>) -> Worker {
+        shared.threads.enlist();
+        Worker::of(shared.clone(), 0)
+    }
+
+    fn of(shared: Arc<Shared>, index: usize) -> Worker {
+        let queue = shared.threads.queue(index);
+        Worker::new(shared, index, queue)
+    }
+
     pub(in super::super) fn index(&self) -> usize {
         self.index
     }
@@ -105,7 +122,7 @@ impl Worker {
     /// Polls tasks until the runtime closes, then leaves (see `Drop`).
     pub(in super::super) fn run(self) {
         self.shared.parker(self.index).adopt();
-        let _entered = Entered::new(&self);
+        let _entered = EnteredWorker::new(&self);
         while !self.shared.is_closing() {
             self.turn(&mut || false);
         }
@@ -130,8 +147,8 @@ impl Worker {
     }
 
     /// Makes `self` the worker of the current thread for as long as the guard lives.
-    pub(super) fn enter(&self) -> Entered<'_> {
-        Entered::new(self)
+    pub(super) fn enter(&self) -> EnteredWorker<'_> {
+        EnteredWorker::new(self)
     }
 
     fn counters(&self) -> &Counters {
@@ -499,7 +516,7 @@ impl Worker {
 impl Drop for Worker {
     fn drop(&mut self) {
         self.shared.close();
-        let entered = Entered::new(self);
+        let entered = EnteredWorker::new(self);
         self.shared.leave(|| {
             self.drain();
             // From here on, wakes on this thread go to the injector.
@@ -511,19 +528,19 @@ impl Drop for Worker {
 }
 
 /// While this lives, `current_worker` finds the worker.
-pub(super) struct Entered<'a> {
+pub(super) struct EnteredWorker<'a> {
     worker: &'a Worker,
     outer: *const Worker,
-    _hidden: context::Entered<'static>,
+    _hidden: entered::Entered<'static>,
 }
 
-impl<'a> Entered<'a> {
-    fn new(worker: &'a Worker) -> Entered<'a> {
-        Entered { worker, outer: CURRENT.replace(worker), _hidden: context::hide() }
+impl<'a> EnteredWorker<'a> {
+    fn new(worker: &'a Worker) -> EnteredWorker<'a> {
+        EnteredWorker { worker, outer: CURRENT.replace(worker), _hidden: entered::hide() }
     }
 }
 
-impl Drop for Entered<'_> {
+impl Drop for EnteredWorker<'_> {
     fn drop(&mut self) {
         debug_assert!(ptr::eq(CURRENT.get(), self.worker));
         CURRENT.set(self.outer);
@@ -547,7 +564,7 @@ mod tests {
     use std::time::{Duration, Instant};
 
     use super::super::super::blocking::Pool;
-    use super::super::super::builder::ThreadOptions;
+    use super::super::super::thread_options::ThreadOptions;
     use super::super::Options;
     use super::*;
 
@@ -555,9 +572,16 @@ mod tests {
     fn a_worker_that_panics_ends_its_runtime_instead_of_being_waited_for() {
         let pool = Pool::new(1, Duration::from_secs(1), ThreadOptions::default());
         let threads = ThreadOptions::default();
-        let shared = Shared::new(Options { workers: 2, tracer: None, pool, threads, simulation: None });
+        let shared = Shared::new(Options {
+            workers: 2,
+            tracer: None,
+            pool,
+            threads,
+            arrive: Worker::arrive,
+            simulation: None,
+        });
         let task = shared.spawn(pending::<()>());
-        let failing = shared.take_worker();
+        let failing = Worker::first(&shared);
         // This starts the other worker.
         shared.open_driver().unwrap();
         let failing = thread::spawn(move || {

@@ -9,26 +9,24 @@
 //! worker that starts finds itself counted.
 
 use std::io;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::super::builder::ThreadOptions;
+use super::super::condition::wait_until;
 use super::super::shim::{Condvar, Mutex, thread};
-use super::super::{unpoisoned, wait_until};
+use super::super::thread_options::ThreadOptions;
 use super::queue::Local;
-use super::shared::Shared;
-use super::worker::Worker;
+use crate::poison::unpoisoned;
 
 /// How long to wait after the system refused a thread.
 const RETRY: Duration = Duration::from_secs(1);
 
 pub(in super::super) struct WorkerThreads {
     options: ThreadOptions,
-    state: Mutex<State>,
+    state: Mutex<ThreadsState>,
     left: Condvar,
 }
 
-struct State {
+struct ThreadsState {
     /// Indexed by worker, until it starts.
     queues: Vec<Option<Local>>,
     /// How many of the started workers have not left.
@@ -44,17 +42,28 @@ struct State {
 impl WorkerThreads {
     pub(super) fn new(options: ThreadOptions, queues: Vec<Local>) -> WorkerThreads {
         let queues = queues.into_iter().map(Some).collect();
-        let state =
-            State { queues, present: 0, awaiting: 0, threads: Vec::new(), refused: None, closed: false };
+        let state = ThreadsState {
+            queues,
+            present: 0,
+            awaiting: 0,
+            threads: Vec::new(),
+            refused: None,
+            closed: false,
+        };
         WorkerThreads { options, state: Mutex::new(state), left: Condvar::new() }
     }
 
-    /// Starts the thread of a worker. Does nothing on a closed runtime.
+    /// Starts the thread of a worker, which calls `arrive` and then `run`. Does nothing on a closed runtime.
     ///
     /// # Errors
     /// The system's error when it has no thread left. For a second after that, the error comes without asking
     /// the system.
-    pub(super) fn start(&self, shared: &Arc<Shared>, worker: usize) -> io::Result<()> {
+    pub(super) fn start<W: 'static>(
+        &self,
+        worker: usize,
+        arrive: impl FnOnce() -> W + Send + 'static,
+        run: impl FnOnce(W) + Send + 'static,
+    ) -> io::Result<()> {
         let mut state = unpoisoned(self.state.lock());
         if state.closed {
             return Ok(());
@@ -62,8 +71,7 @@ impl WorkerThreads {
         if state.refused.is_some_and(|at| at.elapsed() < RETRY) {
             return Err(io::ErrorKind::WouldBlock.into());
         }
-        let theirs = shared.clone();
-        match self.options.spawn(&worker.to_string(), move || theirs.arrive(worker), Worker::run) {
+        match self.options.spawn(&worker.to_string(), arrive, run) {
             Ok(thread) => {
                 state.threads.push(thread);
                 state.present += 1;

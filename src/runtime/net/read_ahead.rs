@@ -13,19 +13,22 @@ use std::io;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::Waker;
 
-use super::TcpStream;
 use super::read_buffer::LARGE;
 use super::received::{ReadProgress, Received};
+use super::tcp::TcpStream;
 use crate::framing::{ReadRequest, TooLong};
 use crate::memory::{is_out_of_memory, out_of_memory};
+use crate::poison::unpoisoned;
 use crate::runtime::driver::note_received;
+use crate::runtime::handle::Handle;
 use crate::runtime::sync::Notify;
-use crate::runtime::{AbortHandle, Handle, unpoisoned, wakers};
+use crate::runtime::task::AbortHandle;
+use crate::runtime::wakers;
 
 /// The consumer's side.
 #[derive(Debug)]
 pub struct ReadAhead {
-    shared: Arc<Shared>,
+    shared: Arc<SharedReader>,
     front: Received,
     task: Option<AbortHandle>,
 }
@@ -42,7 +45,7 @@ enum Swapped {
 
 /// The state that the task and the consumer share.
 #[derive(Debug)]
-struct Shared {
+struct SharedReader {
     stream: Arc<TcpStream>,
     back: Mutex<Back>,
     /// The task waits here while `back` is full.
@@ -70,7 +73,7 @@ impl ReadAhead {
         let high = limit.saturating_mul(2).max(LARGE);
         let back =
             Back { received: Received::new(limit), lines: false, waiting: None, full: false, short: false };
-        let shared = Shared { stream, back: Mutex::new(back), room: Notify::new(), high };
+        let shared = SharedReader { stream, back: Mutex::new(back), room: Notify::new(), high };
         ReadAhead { shared: Arc::new(shared), front: received, task: None }
     }
 
@@ -181,7 +184,7 @@ impl Drop for ReadAhead {
     }
 }
 
-impl Shared {
+impl SharedReader {
     fn lock(&self) -> MutexGuard<'_, Back> {
         unpoisoned(self.back.lock())
     }
@@ -218,7 +221,7 @@ impl Back {
 }
 
 /// Runs the task: reads until the stream ends.
-async fn read_on(shared: Arc<Shared>) {
+async fn read_on(shared: Arc<SharedReader>) {
     loop {
         let read = shared.stream.receive(|source| {
             let mut back = shared.lock();

@@ -4,7 +4,8 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 
 use crate::resolver::addresses_of;
-use crate::runtime::{JoinError, NoThread, spawn_blocking};
+use crate::runtime::blocking::{NoThread, spawn_blocking};
+use crate::runtime::task::JoinError;
 
 /// Where to connect or bind: an address, or a name, which is looked up on the blocking pool.
 ///

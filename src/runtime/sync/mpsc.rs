@@ -17,19 +17,19 @@ use crate::wait_queue::{Left, Place, WaitQueue};
 
 /// Creates a channel that holds at most `capacity` values (at least 1).
 pub fn bounded<T>(capacity: usize) -> (Sender<T>, Receiver<T>) {
-    let channel = State::shared(capacity.max(1));
+    let channel = ChannelState::shared(capacity.max(1));
     (Sender { channel: channel.clone() }, Receiver { channel })
 }
 
 /// Creates a channel that holds any number of values.
 pub fn unbounded<T>() -> (UnboundedSender<T>, Receiver<T>) {
-    let channel = State::shared(usize::MAX);
+    let channel = ChannelState::shared(usize::MAX);
     (UnboundedSender { sender: Sender { channel: channel.clone() } }, Receiver { channel })
 }
 
-type Channel<T> = ShortLock<State<T>>;
+type Channel<T> = ShortLock<ChannelState<T>>;
 
-struct State<T> {
+struct ChannelState<T> {
     values: VecDeque<T>,
     /// Room that was granted to waiting senders and not used yet.
     granted: usize,
@@ -40,9 +40,9 @@ struct State<T> {
     closed: bool,
 }
 
-impl<T> State<T> {
+impl<T> ChannelState<T> {
     fn shared(capacity: usize) -> Arc<Channel<T>> {
-        Arc::new(ShortLock::new(State {
+        Arc::new(ShortLock::new(ChannelState {
             values: VecDeque::new(),
             granted: 0,
             capacity,
@@ -129,7 +129,7 @@ impl<T> Sender<T> {
     }
 }
 
-fn push<T>(mut state: ShortGuard<'_, State<T>>, value: T) -> Result<(), SendError<T>> {
+fn push<T>(mut state: ShortGuard<'_, ChannelState<T>>, value: T) -> Result<(), SendError<T>> {
     if state.closed {
         return Err(SendError(value));
     }

@@ -5,7 +5,7 @@ use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
-use super::{Permit, Semaphore};
+use super::semaphore::{Permit, Semaphore};
 
 /// A value that one task at a time may use, also across awaits. First come, first served.
 ///

@@ -4,8 +4,9 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
+use crate::poison::unpoisoned;
 use crate::runtime::shim::Mutex;
-use crate::runtime::{coop, unpoisoned, wakers};
+use crate::runtime::{coop, wakers};
 use crate::wait_queue::{Left, Place, WaitQueue};
 
 /// Wakes one waiting task, or all. It carries no data.
@@ -14,11 +15,11 @@ use crate::wait_queue::{Left, Place, WaitQueue};
 /// and then waits misses nothing.
 #[derive(Debug, Default)]
 pub struct Notify {
-    state: Mutex<State>,
+    state: Mutex<NotifyState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct NotifyState {
     waiting: WaitQueue<Waker>,
     remembered: bool,
     /// How often all were notified.

@@ -5,26 +5,27 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
+use crate::poison::unpoisoned;
+use crate::runtime::coop;
 use crate::runtime::shim::Mutex;
 use crate::runtime::wakers::{renew, wake_all};
-use crate::runtime::{coop, unpoisoned};
 use crate::wait_queue::{Left, Place, WaitQueue};
 
 /// Hands out permits, first come, first served. A task that asks for many is not overtaken by tasks that ask
 /// for few.
 #[derive(Debug)]
 pub struct Semaphore {
-    state: Mutex<State>,
+    state: Mutex<PermitState>,
 }
 
 #[derive(Debug)]
-struct State {
+struct PermitState {
     permits: usize,
-    waiting: WaitQueue<Waiting>,
+    waiting: WaitQueue<PermitWaiter>,
 }
 
 #[derive(Debug)]
-struct Waiting {
+struct PermitWaiter {
     permits: usize,
     waker: Waker,
 }
@@ -32,7 +33,7 @@ struct Waiting {
 impl Semaphore {
     /// Creates a semaphore with `permits` permits.
     pub fn new(permits: usize) -> Semaphore {
-        Semaphore { state: Mutex::new(State { permits, waiting: WaitQueue::default() }) }
+        Semaphore { state: Mutex::new(PermitState { permits, waiting: WaitQueue::default() }) }
     }
 
     /// How many permits are free.
@@ -95,7 +96,7 @@ impl Semaphore {
         let mut state = unpoisoned(self.state.lock());
         state.permits = state.permits.saturating_add(permits);
         let mut woken = Vec::new();
-        while let Some(&Waiting { permits, .. }) = state.waiting.first()
+        while let Some(&PermitWaiter { permits, .. }) = state.waiting.first()
             && permits <= state.permits
         {
             state.permits -= permits;
@@ -130,7 +131,7 @@ impl<'a> Acquire<'a> {
         match self.place {
             None => {
                 if !state.waiting.is_empty() || state.permits < permits {
-                    let place = state.waiting.join(None, Waiting { permits, waker: cx.waker().clone() });
+                    let place = state.waiting.join(None, PermitWaiter { permits, waker: cx.waker().clone() });
                     drop(state);
                     self.place = Some(place);
                     return Poll::Pending;

@@ -4,6 +4,7 @@ use std::alloc::{Layout, dealloc};
 use std::any::{Any, type_name};
 use std::cell::Cell;
 use std::future::Future;
+use std::marker::PhantomData;
 use std::mem::{ManuallyDrop, MaybeUninit};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
@@ -11,116 +12,18 @@ use std::ptr::{self, NonNull};
 use std::task::{Context, Poll, Waker};
 
 use super::super::blocking::RunningJob;
-use super::super::clock;
-use super::super::executor::{self, LocalShared, Shared};
 use super::super::shim::UnsafeCell;
 use super::super::trace::TraceEvent;
+use super::header::{Header, Home, HomeKind, Runnable, Sample, UNOWNED, Vtable};
 use super::join::{JoinError, JoinHandle, TaskPanic};
-use super::state::{Paused, Start, State, Woken};
+use super::state::{Paused, Start, TaskState};
 use super::waker;
-use crate::recorder::event::{TypeName, type_number};
-
-/// `Header::owner` of a task that is in no list.
-const UNOWNED: u16 = u16::MAX;
-
-/// The part that all tasks have in common: 64 bytes. With 24 bytes for the output of a small task that makes
-/// 88, which malloc rounds to 96.
-#[repr(C)]
-pub(in super::super) struct Header {
-    pub(super) state: State,
-    pub(super) vtable: &'static Vtable,
-    /// The pointer of the task's [`Home`]. The variant is in `kind`, which saves eight bytes.
-    home: Cell<*const ()>,
-    /// Neighbours in the list of live tasks. That list's lock guards them.
-    pub(in super::super) links: std::cell::UnsafeCell<Links>,
-    /// Rule 3 says when it may be touched.
-    pub(super) join_waker: UnsafeCell<MaybeUninit<Waker>>,
-    /// The fields of a [`Sample`], if the kind is `Sampled`; otherwise the weight is 0. Rule 5 says who may touch
-    /// them, and the kind.
-    sample_at: Cell<u32>,
-    /// The shard of the list. Set before the task is published.
-    pub(in super::super) owner: Cell<u16>,
-    kind: Cell<Kind>,
-    sample_weight: Cell<u8>,
-}
-
-/// Where a task is queued when it is woken.
-#[derive(Clone, Copy)]
-enum Home {
-    Workers(*const Shared),
-    Local(*const LocalShared),
-    /// A blocking job, queued once. It completes in its only poll, so no wake queues it again. The pointer is
-    /// the job of the thread that runs it, and null before.
-    Pool(*const RunningJob<'static>),
-}
-
-#[derive(Clone, Copy)]
-enum Kind {
-    Workers,
-    /// As `Workers`, from a wake to its poll if the time between the two is measured.
-    Sampled,
-    Local,
-    Pool,
-}
-
-impl Home {
-    fn into_parts(self) -> (*const (), Kind) {
-        match self {
-            Home::Workers(shared) => (shared.cast(), Kind::Workers),
-            Home::Local(set) => (set.cast(), Kind::Local),
-            Home::Pool(job) => (job.cast(), Kind::Pool),
-        }
-    }
-}
-
-/// A wake whose time is known, until the poll that serves it.
-#[derive(Clone, Copy)]
-pub(in super::super) struct Sample {
-    /// When it was, in units of 1024 ns. They wrap around after 73 minutes.
-    at: u32,
-    /// How many wakes it stands for: at least one.
-    pub(in super::super) weight: u8,
-}
-
-impl Sample {
-    const UNIT_BITS: u32 = 10;
-
-    fn units(nanos: u64) -> u32 {
-        (nanos >> Sample::UNIT_BITS) as u32
-    }
-
-    /// Returns the time since the wake, in nanoseconds.
-    pub(in super::super) fn age(&self) -> u64 {
-        u64::from(Sample::units(clock::nanos()).wrapping_sub(self.at)) << Sample::UNIT_BITS
-    }
-}
-
-#[derive(Clone, Copy, Default)]
-pub(in super::super) struct Links {
-    pub(in super::super) prev: Option<NonNull<Header>>,
-    pub(in super::super) next: Option<NonNull<Header>>,
-}
-
-/// The operations that depend on the type of the future. They are for a task that is not freed.
-pub(super) struct Vtable {
-    /// Polls or cancels. Consumes the `Runnable`.
-    run: unsafe fn(NonNull<Header>),
-    /// Drops the future and completes with `Cancelled`; consumes the `Runnable`.
-    cancel: unsafe fn(NonNull<Header>),
-    /// Moves the output of a complete task, if it is the caller's, to a `*mut Result<T, JoinError>`.
-    pub(super) take_output: unsafe fn(NonNull<Header>, *mut ()),
-    /// Drops the output of a complete task, if it is the caller's, in place.
-    pub(super) drop_output: unsafe fn(NonNull<Header>),
-    /// Frees the memory, after future and output were dropped and the last reference is gone.
-    pub(super) free: unsafe fn(NonNull<Header>),
-    /// The name of the future's type.
-    name: TypeName,
-}
 
 #[repr(C)]
-struct Task<F: Future> {
+struct Task<F: Future, H> {
     header: Header,
     payload: UnsafeCell<Payload<F>>,
+    home: PhantomData<*const H>,
 }
 
 /// The future, until the holder of the `Runnable` is done with it; then the output.
@@ -131,13 +34,13 @@ union Payload<F: Future> {
 
 /// Creates a scheduled task. The caller queues the `Runnable`.
 ///
-/// `shared` must stay valid until the task is complete.
-pub(in super::super) fn new<F: Future<Output: Send + 'static> + Send + 'static>(
+/// `home` must stay valid until the task is complete.
+pub(in super::super) fn new<F: Future<Output: Send + 'static> + Send + 'static, H: Home>(
     future: F,
-    shared: *const Shared,
+    home: *const H,
 ) -> (Runnable, JoinHandle<F::Output>) {
     // SAFETY: future and output are `Send`, so any thread may touch them.
-    unsafe { allocate(future, Home::Workers(shared)) }
+    unsafe { allocate(future, home) }
 }
 
 /// As [`new`], for the blocking pool.
@@ -145,46 +48,45 @@ pub(in super::super) fn new_job<F: Future<Output: Send + 'static> + Send + 'stat
     future: F,
 ) -> (Runnable, JoinHandle<F::Output>) {
     // SAFETY: future and output are `Send`, so any thread may touch them.
-    unsafe { allocate(future, Home::Pool(ptr::null())) }
+    unsafe { allocate(future, ptr::null::<RunningJob<'static>>()) }
 }
 
 /// As [`new`], for a set of local tasks.
 ///
 /// # Safety
 /// The `Runnable` must be run and dropped on this thread only. It may be passed between threads.
-pub(in super::super) unsafe fn new_local<F: Future<Output: 'static> + 'static>(
+pub(in super::super) unsafe fn new_local<F: Future<Output: 'static> + 'static, H: Home>(
     future: F,
-    set: *const LocalShared,
+    set: *const H,
 ) -> (Runnable, JoinHandle<F::Output>) {
     // SAFETY: by contract, the future stays on this thread. An output that is not `Send` makes the handle not
     // `Send`; without a handle, the completer drops it on this thread.
-    unsafe { allocate(future, Home::Local(set)) }
+    unsafe { allocate(future, set) }
 }
 
 /// # Safety
 /// If future or output is not `Send`, the caller must ensure that the `Runnable` is run and dropped on this
 /// thread.
-unsafe fn allocate<F: Future<Output: 'static> + 'static>(
+unsafe fn allocate<F: Future<Output: 'static> + 'static, H: Home>(
     future: F,
-    home: Home,
+    home: *const H,
 ) -> (Runnable, JoinHandle<F::Output>) {
-    let (home, kind) = home.into_parts();
-    let task = Box::new(Task {
+    let task = Box::new(Task::<F, H> {
         header: Header {
-            state: State::new(),
-            vtable: Task::<F>::VTABLE,
-            home: Cell::new(home),
+            state: TaskState::new(),
+            vtable: Task::<F, H>::VTABLE,
+            home: Cell::new(home.cast()),
             links: Default::default(),
             join_waker: UnsafeCell::new(MaybeUninit::uninit()),
             sample_at: Cell::new(0),
             owner: Cell::new(UNOWNED),
-            kind: Cell::new(kind),
             sample_weight: Cell::new(0),
         },
         payload: UnsafeCell::new(Payload { future: ManuallyDrop::new(future) }),
+        home: PhantomData,
     });
     let header = NonNull::from(Box::leak(task)).cast::<Header>();
-    // SAFETY: `State::new` counts two references and one `Runnable`, which these two are.
+    // SAFETY: `TaskState::new` counts two references and one `Runnable`, which these two are.
     (Runnable(header), unsafe { JoinHandle::from_raw(header) })
 }
 
@@ -195,185 +97,50 @@ pub(in super::super) fn job_ends(waker: &Waker) {
     unsafe { header.as_ref() }.job_ends();
 }
 
-/// The exclusive right, and the duty, to poll a scheduled task once. Dropping it cancels the task.
-pub(in super::super) struct Runnable(NonNull<Header>);
-
-// SAFETY: the future is `Send`, or is polled on its thread only (see `allocate`). The header's shared fields
-// are atomic, or guarded as the module documentation of `task` says.
-unsafe impl Send for Runnable {}
-
-impl Runnable {
-    /// Polls the future, or drops it if the task was cancelled, and does what follows from that.
-    pub(in super::super) fn run(self) {
-        let header = self.into_raw();
-        // SAFETY: we hold the `Runnable` and give it up.
-        unsafe { (header.as_ref().vtable.run)(header) }
-    }
-
-    /// As [`Runnable::run`], for a job of the blocking pool.
-    pub(in super::super) fn run_job(self, job: &RunningJob<'_>) {
-        // SAFETY: alive, and only the holder of the `Runnable` reads or changes the home (rule 5). This is the
-        // only run, and nobody reads the home after it.
-        unsafe { self.0.as_ref() }.home.set(ptr::from_ref(job).cast());
-        self.run();
-    }
-
-    pub(in super::super) fn header(&self) -> NonNull<Header> {
-        self.0
-    }
-
-    /// Makes the poll of a task that was woken `now` report the time in between, which stands for `weight` wakes.
-    pub(in super::super) fn sampled(self, now: u64, weight: u8) -> Runnable {
-        // SAFETY: alive, and we hold the `Runnable` (rule 5).
-        let header = unsafe { self.0.as_ref() };
-        header.sample_at.set(Sample::units(now));
-        header.sample_weight.set(weight);
-        header.kind.set(Kind::Sampled);
-        self
-    }
-
-    /// Names the task in traces.
-    pub(in super::super) fn id(&self) -> usize {
-        self.0.addr().get()
-    }
-
-    /// Names the type of the task's future in a recording.
-    #[inline(always)]
-    pub(in super::super) fn type_number(&self) -> u64 {
-        // SAFETY: the task is alive while there is a `Runnable`.
-        type_number(&unsafe { self.0.as_ref() }.vtable.name)
-    }
-
-    fn into_raw(self) -> NonNull<Header> {
-        ManuallyDrop::new(self).0
-    }
-}
-
-impl Drop for Runnable {
-    fn drop(&mut self) {
-        // SAFETY: we hold the `Runnable` and give it up.
-        unsafe { (self.0.as_ref().vtable.cancel)(self.0) }
-    }
-}
-
-impl Header {
-    /// The name of the future's type.
-    pub(in super::super) fn name(&self) -> &'static str {
-        (self.vtable.name)()
-    }
-
-    fn home(&self) -> Home {
-        match self.kind.get() {
-            Kind::Workers | Kind::Sampled => Home::Workers(self.home.get().cast()),
-            Kind::Local => Home::Local(self.home.get().cast()),
-            Kind::Pool => Home::Pool(self.home.get().cast()),
-        }
-    }
-
-    /// Notes that the job has its output. The thread that runs the job calls this.
-    fn job_ends(&self) {
-        if let Home::Pool(job) = self.home()
-            // SAFETY: null, or the job of the run that we are in (rule 5).
-            && let Some(job) = unsafe { job.as_ref() }
-        {
-            job.ends();
-        }
-    }
-
-    /// Asks the task to stop. Returns a `Runnable` if the task was idle; the caller drops or queues it.
-    ///
-    /// # Safety
-    /// `header` is a live task.
-    pub(in super::super) unsafe fn claim_for_cancel(header: NonNull<Header>) -> Option<Runnable> {
-        // SAFETY: alive, by contract.
-        match unsafe { header.as_ref() }.state.cancel() {
-            Woken::Schedule => Some(Runnable(header)),
-            Woken::Nothing | Woken::Free => None,
-        }
-    }
-
-    /// Queues the task.
-    ///
-    /// # Safety
-    /// The caller has just moved the task's WAKES from 0 to 1.
-    pub(super) unsafe fn schedule(header: NonNull<Header>) {
-        // SAFETY: by contract. So the task cannot complete meanwhile, and its home lives (rule 5).
-        unsafe {
-            let task = Runnable(header);
-            match header.as_ref().home() {
-                Home::Workers(shared) => executor::schedule(shared, task),
-                Home::Local(set) => executor::schedule_local(set, task),
-                Home::Pool(_) => drop(task),
-            }
-        }
-    }
-
-    /// Queues a task that was woken during its poll, behind the others.
-    ///
-    /// # Safety
-    /// The caller holds the `Runnable` and gives it up.
-    #[inline(always)]
-    unsafe fn reschedule(header: NonNull<Header>) {
-        // SAFETY: by contract we hold the `Runnable`, so the home lives (rule 5).
-        unsafe {
-            match header.as_ref().home() {
-                Home::Workers(shared) => executor::reschedule(shared, Runnable(header)),
-                Home::Local(_) | Home::Pool(_) => Header::schedule(header),
-            }
-        }
-    }
-
-    /// Gives up one reference.
-    ///
-    /// # Safety
-    /// The caller owns a reference and does not use it again.
-    pub(super) unsafe fn release(header: NonNull<Header>) {
-        // SAFETY: our reference keeps the task alive. If it was the last, nobody else can reach the task.
-        unsafe {
-            if header.as_ref().state.release() {
-                (header.as_ref().vtable.free)(header);
-            }
-        }
-    }
-
-    /// A poll is about to begin. Called only by the holder of the `Runnable`.
-    #[inline(always)]
-    fn begin_poll(&self) {
-        if matches!(self.kind.get(), Kind::Workers) {
-            self.trace(|task| TraceEvent::Polled { task });
-        } else if self.sample_weight.get() > 0 {
-            // Not a question about the kind, because two of those cost each poll three instructions more.
-            self.begin_sampled_poll();
-        }
-    }
-
-    #[cold]
-    fn begin_sampled_poll(&self) {
-        self.kind.set(Kind::Workers);
-        let sample = Sample { at: self.sample_at.get(), weight: self.sample_weight.replace(0) };
-        // SAFETY: the caller holds the `Runnable`, so the executor lives (rule 5).
-        unsafe { executor::record_delay(self.home.get().cast(), sample) };
-        self.trace(|task| TraceEvent::Polled { task });
-    }
-
-    /// Reports an event of the task. Called only by the holder of the `Runnable`.
-    fn trace(&self, event: impl FnOnce(usize) -> TraceEvent) {
-        if let Home::Workers(shared) = self.home() {
-            // SAFETY: the caller holds the `Runnable`, so the executor lives (rule 5).
-            unsafe { &*shared }.trace(event(ptr::from_ref(self).addr()));
-        }
-    }
-}
-
-impl<F: Future> Task<F> {
+impl<F: Future, H: Home> Task<F, H> {
     const VTABLE: &'static Vtable = &Vtable {
         run: Self::run,
+        schedule: Self::schedule,
         cancel: Self::cancel,
         take_output: Self::take_output,
         drop_output: Self::drop_output,
         free: Self::free,
+        kind: H::KIND,
         name: type_name::<F>,
     };
+
+    /// # Safety
+    /// As [`Vtable::schedule`].
+    unsafe fn schedule(header: NonNull<Header>) {
+        // SAFETY: the caller gives up the `Runnable`, so the home lives (rule 5), and `H` is its type.
+        unsafe { H::schedule(header.as_ref().home.get().cast(), Runnable(header)) }
+    }
+
+    /// A poll is about to begin. Called only by the holder of the `Runnable`.
+    #[inline(always)]
+    fn begin_poll(head: &Header) {
+        if H::KIND != HomeKind::Workers {
+            return;
+        }
+        if head.sample_weight.get() > 0 {
+            Self::begin_sampled_poll(head);
+        }
+        Self::trace(head, |task| TraceEvent::Polled { task });
+    }
+
+    #[cold]
+    fn begin_sampled_poll(head: &Header) {
+        let sample = Sample::new(head.sample_at.get(), head.sample_weight.replace(0));
+        // SAFETY: the caller holds the `Runnable`, so the home lives (rule 5).
+        unsafe { H::record_delay(head.home.get().cast(), sample) };
+    }
+
+    /// Reports an event of the task. Called only by the holder of the `Runnable`.
+    #[inline(always)]
+    fn trace(head: &Header, event: fn(usize) -> TraceEvent) {
+        // SAFETY: the caller holds the `Runnable`, so the home lives (rule 5).
+        unsafe { H::trace(head.home.get().cast(), ptr::from_ref(head).addr(), event) }
+    }
 
     /// # Safety
     /// The caller gives up the `Runnable`.
@@ -385,7 +152,7 @@ impl<F: Future> Task<F> {
             // SAFETY: we hold the `Runnable`.
             return unsafe { Self::cancel(header) };
         }
-        head.begin_poll();
+        Self::begin_poll(head);
         let polled = waker::with_borrowed(header, |waker| {
             let mut context = Context::from_waker(waker);
             catch_unwind(AssertUnwindSafe(|| {
@@ -399,11 +166,11 @@ impl<F: Future> Task<F> {
         });
         match polled {
             Ok(Poll::Pending) => {
-                head.trace(|task| TraceEvent::Pending { task });
+                Self::trace(head, |task| TraceEvent::Pending { task });
                 match head.state.pause() {
                     Paused::Idle => {}
                     // SAFETY: the `Runnable` is still ours.
-                    Paused::Again => unsafe { Header::reschedule(header) },
+                    Paused::Again => unsafe { H::reschedule(head.home.get().cast(), Runnable(header)) },
                     // SAFETY: the `Runnable` is still ours.
                     Paused::Cancel => unsafe { Self::cancel(header) },
                 }
@@ -443,17 +210,11 @@ impl<F: Future> Task<F> {
         };
         // SAFETY: the payload is empty now, and still ours.
         task.payload.with_mut(|payload| unsafe { (*payload).output = ManuallyDrop::new(output) });
-        head.trace(|task| TraceEvent::Completed { task });
+        Self::trace(head, |task| TraceEvent::Completed { task });
         // Remove it from the list first, so that a joiner does not find it in the metrics.
         if head.owner.get() != UNOWNED {
             // SAFETY: the home lives while the task is in its list.
-            unsafe {
-                match head.home() {
-                    Home::Workers(shared) => (*shared).owned.remove(header),
-                    Home::Local(set) => (*set).owned.remove(header),
-                    Home::Pool(_) => {}
-                }
-            }
+            unsafe { H::remove(head.home.get().cast(), header) };
         }
         let completed = head.state.complete();
         if completed.drop_output {
@@ -465,7 +226,7 @@ impl<F: Future> Task<F> {
             let waker = head.join_waker.with(|slot| unsafe { (*slot).assume_init_read() });
             // If the waker is a task's, waking it only queues that task: no foreign code runs before this
             // thread is back.
-            if matches!(head.kind.get(), Kind::Pool) && waker::task_of(&waker).is_some() {
+            if H::KIND == HomeKind::Pool && waker::task_of(&waker).is_some() {
                 head.job_ends();
             }
             drop(catch_panic(|| waker.wake()));
@@ -520,7 +281,7 @@ mod tests {
     #[test]
     fn a_small_task_takes_eighty_eight_bytes() {
         fn size_of_task<F: Future>(_: &F) -> usize {
-            size_of::<Task<F>>()
+            size_of::<Task<F, ()>>()
         }
         assert_eq!(size_of::<Header>(), 64);
         assert_eq!(size_of_task(&async {}), 88);

@@ -13,7 +13,7 @@ use std::ptr::NonNull;
 use std::task::{Context, Poll};
 
 use super::super::coop;
-use super::cell::Header;
+use super::header::Header;
 use super::state::{JoinSlot, Woken};
 
 /// Why a task has no output.

@@ -3,6 +3,7 @@
 //! | part       | what it is                                                                      |
 //! |------------|---------------------------------------------------------------------------------|
 //! | `state`    | the one atomic word that decides who may do what; read its head first           |
+//! | `header`   | what all tasks have in common, and the right to poll one                        |
 //! | `cell`     | the allocation: header, future or output, and the operations on them            |
 //! | `waker`    | the `Waker` of a task                                                           |
 //! | `join`     | [`JoinHandle`], [`AbortHandle`], [`JoinError`], [`TaskPanic`]                   |
@@ -23,6 +24,7 @@
 //! `JoinHandle` never does.
 
 mod cell;
+mod header;
 mod join;
 mod state;
 mod waker;
@@ -34,5 +36,6 @@ mod model;
 #[path = "../../../tests/models/task/state.rs"]
 mod state_model;
 
-pub(super) use cell::{Header, Runnable, Sample, job_ends, new, new_job, new_local};
+pub(super) use cell::{job_ends, new, new_job, new_local};
+pub(super) use header::{Header, Home, HomeKind, Runnable, Sample};
 pub use join::{AbortHandle, JoinError, JoinHandle, TaskPanic};

@@ -125,12 +125,12 @@ impl Snapshot {
 
 /// The state word.
 #[derive(Debug)]
-pub(super) struct State(AtomicUsize);
+pub(super) struct TaskState(AtomicUsize);
 
-impl State {
+impl TaskState {
     /// The state of a new task: scheduled, alive, with a `JoinHandle`.
-    pub(super) fn new() -> State {
-        State(AtomicUsize::new(2 * REF + WAKE + JOIN_INTEREST))
+    pub(super) fn new() -> TaskState {
+        TaskState(AtomicUsize::new(2 * REF + WAKE + JOIN_INTEREST))
     }
 
     /// Reads the word, for the `JoinHandle`.
@@ -321,7 +321,7 @@ mod tests {
 
     #[test]
     fn wakes_during_the_poll_queue_the_task_once_more() {
-        let state = State::new();
+        let state = TaskState::new();
         assert_eq!(state.start(), Start::Poll);
         for _ in 0..3 {
             assert_eq!(state.wake_by_ref(), Woken::Nothing);
@@ -334,7 +334,7 @@ mod tests {
 
     #[test]
     fn the_poll_serves_all_wakes_before_it() {
-        let state = State::new();
+        let state = TaskState::new();
         assert_eq!(state.wake_by_ref(), Woken::Nothing);
         assert_eq!(state.start(), Start::Poll);
         assert_eq!(state.pause(), Paused::Idle);
@@ -342,14 +342,14 @@ mod tests {
 
     #[test]
     fn a_cancel_is_noticed_before_and_after_the_poll() {
-        let state = State::new();
+        let state = TaskState::new();
         assert_eq!(state.cancel(), Woken::Nothing);
         assert_eq!(state.start(), Start::Cancel);
-        let state = State::new();
+        let state = TaskState::new();
         assert_eq!(state.start(), Start::Poll);
         assert_eq!(state.cancel(), Woken::Nothing);
         assert_eq!(state.pause(), Paused::Cancel);
-        let state = State::new();
+        let state = TaskState::new();
         assert_eq!(state.start(), Start::Poll);
         assert_eq!(state.pause(), Paused::Idle);
         assert_eq!(state.cancel(), Woken::Schedule);
@@ -358,7 +358,7 @@ mod tests {
 
     #[test]
     fn the_last_reference_frees() {
-        let state = State::new();
+        let state = TaskState::new();
         state.retain();
         assert_eq!(state.start(), Start::Poll);
         assert_eq!(state.complete(), Completed { drop_output: false, wake_joiner: false });

@@ -3,8 +3,9 @@
 use std::io;
 use std::sync::Arc;
 
+use super::super::builder;
+use super::super::handle::Runtime;
 use super::super::trace::Tracer;
-use super::super::{Runtime, builder};
 use super::simulation::{Settings, Simulation};
 
 /// Configures a current-thread [`Runtime`] whose clock and order a test controls. It is used like any other: see

@@ -3,15 +3,15 @@
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use super::super::time::after;
-use super::super::unpoisoned;
+use super::super::clock::after;
+use crate::poison::unpoisoned;
 
 /// A clock that a test controls. It never goes back.
 #[derive(Debug)]
-pub(in super::super) struct Clock(Mutex<State>);
+pub(in super::super) struct TestClock(Mutex<ClockState>);
 
 #[derive(Clone, Copy, Debug)]
-enum State {
+enum ClockState {
     Paused {
         now: Instant,
     },
@@ -26,22 +26,22 @@ enum State {
 #[derive(Debug)]
 pub(super) struct WrongState;
 
-impl State {
+impl ClockState {
     fn now(self) -> Instant {
         match self {
-            State::Paused { now } => now,
-            State::Running { from, since } => from + since.elapsed(),
+            ClockState::Paused { now } => now,
+            ClockState::Running { from, since } => from + since.elapsed(),
         }
     }
 }
 
-impl Clock {
-    pub(super) fn new(paused: bool) -> Clock {
+impl TestClock {
+    pub(super) fn new(paused: bool) -> TestClock {
         let now = Instant::now();
-        Clock(Mutex::new(if paused {
-            State::Paused { now }
+        TestClock(Mutex::new(if paused {
+            ClockState::Paused { now }
         } else {
-            State::Running { from: now, since: now }
+            ClockState::Running { from: now, since: now }
         }))
     }
 
@@ -50,34 +50,34 @@ impl Clock {
     }
 
     pub(in super::super) fn is_paused(&self) -> bool {
-        matches!(*unpoisoned(self.0.lock()), State::Paused { .. })
+        matches!(*unpoisoned(self.0.lock()), ClockState::Paused { .. })
     }
 
     pub(super) fn pause(&self) -> Result<(), WrongState> {
         let mut state = unpoisoned(self.0.lock());
-        let State::Running { .. } = *state else { return Err(WrongState) };
-        *state = State::Paused { now: state.now() };
+        let ClockState::Running { .. } = *state else { return Err(WrongState) };
+        *state = ClockState::Paused { now: state.now() };
         Ok(())
     }
 
     pub(super) fn resume(&self) -> Result<(), WrongState> {
         let mut state = unpoisoned(self.0.lock());
-        let State::Paused { now } = *state else { return Err(WrongState) };
-        *state = State::Running { from: now, since: Instant::now() };
+        let ClockState::Paused { now } = *state else { return Err(WrongState) };
+        *state = ClockState::Running { from: now, since: Instant::now() };
         Ok(())
     }
 
     /// Moves a paused clock forward.
     pub(super) fn advance(&self, duration: Duration) -> Result<(), WrongState> {
         let mut state = unpoisoned(self.0.lock());
-        let State::Paused { now } = &mut *state else { return Err(WrongState) };
+        let ClockState::Paused { now } = &mut *state else { return Err(WrongState) };
         *now = after(*now, duration);
         Ok(())
     }
 
     /// Moves a paused clock to `to`, unless it is there already.
     pub(in super::super) fn jump(&self, to: Instant) {
-        if let State::Paused { now } = &mut *unpoisoned(self.0.lock()) {
+        if let ClockState::Paused { now } = &mut *unpoisoned(self.0.lock()) {
             *now = to.max(*now);
         }
     }

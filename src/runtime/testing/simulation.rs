@@ -3,14 +3,14 @@
 use std::sync::Mutex;
 use std::task::{Context, Poll, Waker};
 
-use super::super::unpoisoned;
 use super::super::wakers::wake_all;
-use super::clock::Clock;
+use super::clock::TestClock;
 use super::random::{Random, mix};
+use crate::poison::unpoisoned;
 
 /// The control of one runtime.
 pub(in super::super) struct Simulation {
-    pub(in super::super) clock: Clock,
+    pub(in super::super) clock: TestClock,
     settings: Settings,
     order: Mutex<Order>,
     /// How many `Hold`s there are.
@@ -67,7 +67,7 @@ struct Settling {
 impl Simulation {
     pub(super) fn new(settings: Settings) -> Simulation {
         Simulation {
-            clock: Clock::new(settings.paused),
+            clock: TestClock::new(settings.paused),
             settings,
             order: Mutex::new(Order { random: settings.seed.map(Random::new), kind: 0, digest: 0 }),
             holds: Mutex::default(),

@@ -3,8 +3,9 @@
 use std::pin::Pin;
 use std::time::{Duration, Instant};
 
-use super::sleep::{Sleep, after, sleep_until};
-use crate::runtime::clock;
+use super::now::now;
+use super::sleep::{Sleep, sleep_until};
+use crate::runtime::clock::after;
 
 /// Ticks now, and then every `period`.
 ///
@@ -12,7 +13,7 @@ use crate::runtime::clock;
 /// If `period` is zero.
 pub fn interval(period: Duration) -> Interval {
     assert!(!period.is_zero(), "an interval needs a period");
-    Interval { period, sleep: Box::pin(sleep_until(clock::now())) }
+    Interval { period, sleep: Box::pin(sleep_until(now())) }
 }
 
 /// The ticks of [`interval`].
@@ -28,7 +29,7 @@ impl Interval {
     pub async fn tick(&mut self) -> Instant {
         self.sleep.as_mut().await;
         let due = self.sleep.deadline();
-        let late = clock::now().saturating_duration_since(due).as_nanos() / self.period.as_nanos();
+        let late = now().saturating_duration_since(due).as_nanos() / self.period.as_nanos();
         let steps = u32::try_from(late).unwrap_or(u32::MAX).saturating_add(1);
         self.sleep.set(sleep_until(after(due, self.period.saturating_mul(steps))));
         due

@@ -7,17 +7,11 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
+use super::now::now;
+use crate::runtime::clock::after;
 use crate::runtime::driver::{Armed, Handle, TimerEntry};
 use crate::runtime::trace::TraceEvent;
-use crate::runtime::{clock, context, coop};
-
-/// Longer sleeps are shortened to this, because `Instant` has an end: about 30 years.
-const FOR_EVER: Duration = Duration::from_secs(30 * 365 * 24 * 3600);
-
-/// Returns `start` plus `duration`.
-pub(in super::super) fn after(start: Instant, duration: Duration) -> Instant {
-    start.checked_add(duration).unwrap_or_else(|| start + FOR_EVER)
-}
+use crate::runtime::{context, coop};
 
 /// A sleep of at least this length is hardly ever over when it is first polled, so it is armed without reading
 /// the clock.
@@ -27,7 +21,7 @@ const LONG: Duration = Duration::from_millis(1);
 /// wake-up takes, some tens of microseconds on an idle machine. Sleeps that end in quick succession are served
 /// together, which adds at most a 16th of the duration, and never more than a millisecond. Cancel-safe.
 pub fn sleep(duration: Duration) -> Sleep {
-    let mut sleep = sleep_until(after(clock::now(), duration));
+    let mut sleep = sleep_until(after(now(), duration));
     sleep.duration = duration;
     sleep
 }
@@ -62,7 +56,7 @@ impl Sleep {
     /// Ends a sleep that cannot be armed: it is ready if its deadline has passed, and panics otherwise.
     #[cold]
     fn over_or_else(&self, panic: fn() -> !) -> Poll<()> {
-        if clock::now() >= self.deadline { Poll::Ready(()) } else { panic() }
+        if now() >= self.deadline { Poll::Ready(()) } else { panic() }
     }
 
     fn arm(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
@@ -101,7 +95,7 @@ impl Sleep {
         let this = self.as_ref().get_ref();
         if this.entry.has_fired() {
             // Only a shutdown fires a timer early. This thread may go by another clock than the timer.
-            if clock::now() < this.deadline && this.timer.as_ref().is_some_and(|driver| driver.is_closed()) {
+            if now() < this.deadline && this.timer.as_ref().is_some_and(|driver| driver.is_closed()) {
                 closed();
             }
             return Poll::Ready(());
@@ -118,7 +112,7 @@ impl Sleep {
             _ => {
                 let mut left = this.duration;
                 if left < LONG {
-                    left = this.deadline.saturating_duration_since(clock::now());
+                    left = this.deadline.saturating_duration_since(now());
                     if left.is_zero() {
                         return Poll::Ready(());
                     }

@@ -4,7 +4,7 @@ use super::phase::Transition;
 use super::reporting::{Caller, notify, report_close, report_exception, report_unwatched};
 use super::transport::TransportKind;
 use super::watching;
-use crate::capi::error::{Outcome, raise_io, take_unless_fatal};
+use crate::capi::error::{Outcome, raise_os_error, take_unless_fatal};
 use crate::capi::imports::imports;
 use crate::capi::{Fatal, Raised, Ref, This};
 use crate::event_loop::core::Core;
@@ -138,7 +138,7 @@ pub(super) fn release<T: TransportKind>(this: This<'_, T>) -> Result<(), Raised>
             // SAFETY: the transport owned this descriptor, and its field is -1 now.
             match unsafe { libc::close(fd) } {
                 0 => Ok(()),
-                _ => Err(raise_io(&std::io::Error::last_os_error())),
+                _ => Err(raise_os_error(&std::io::Error::last_os_error())),
             }
         }
         None => Ok(()),
@@ -165,7 +165,7 @@ pub(crate) fn watch_or_lose<T: TransportKind>(this: This<'_, T>, core: &Core) ->
 /// Updates the registration in the poller. If that fails, raises the error, as asyncio's methods do, and the transport
 /// stays open.
 pub(crate) fn watch_or_raise<T: TransportKind>(this: This<'_, T>, core: &Core) -> Result<(), Raised> {
-    watching::watch(this, core, watch_again::<T>).map_err(|error| raise_io(&error))
+    watching::watch(this, core, watch_again::<T>).map_err(|error| raise_os_error(&error))
 }
 
 /// Updates the registration of a transport that is closing. Errors do not matter.
@@ -192,7 +192,7 @@ fn watch_again<T: TransportKind>(object: &Ref, core: &Core) -> Result<(), Fatal>
 fn unwatched<T: TransportKind>(this: This<'_, T>, error: &std::io::Error) -> Result<(), Fatal> {
     if error.raw_os_error() == Some(libc::EPERM) {
         // A file of a kind that cannot be watched, such as /dev/null. As in asyncio, the transport stays open.
-        return report_unwatched(this, raise_io(error));
+        return report_unwatched(this, raise_os_error(error));
     }
-    end_with(this, raise_io(error), UNWATCHED, "protocol_failed")
+    end_with(this, raise_os_error(error), UNWATCHED, "protocol_failed")
 }

@@ -8,7 +8,7 @@ use super::closing::watch_first;
 use super::reporting::notify_made;
 use super::transport::{TransportBase, TransportKind};
 use crate::capi::call::given_or_copied;
-use crate::capi::error::{Outcome, raise_errno, raise_io, undisturbed};
+use crate::capi::error::{Outcome, raise_errno, raise_os_error, undisturbed};
 use crate::capi::imports::imports;
 use crate::capi::native;
 use crate::capi::{Fallible, Fatal, Raised, Ref};
@@ -78,7 +78,7 @@ pub(crate) fn create<T: TransportKind>(
     let entered = if parts.registered.is_some() {
         core.replace_source::<T>(parts.fd, object.clone_ref()).ok_or_else(|| raise_errno(libc::EBADF))
     } else {
-        core.insert_source::<T>(parts.fd, object.clone_ref()).map_err(|error| raise_io(&error))
+        core.insert_source::<T>(parts.fd, object.clone_ref()).map_err(|error| raise_os_error(&error))
     };
     let token = entered.inspect_err(|_| {
         undisturbed(|| T::leave(this).unwrap_or_else(|Raised| object.write_unraisable()));

@@ -27,7 +27,7 @@ use std::cell::Cell;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
-enum Phase {
+enum TransportPhase {
     #[default]
     Starting,
     Open,
@@ -49,75 +49,75 @@ pub(crate) enum Transition {
 
 /// The phase that a transport is in.
 #[derive(Debug, Default)]
-pub(crate) struct Life(Cell<Phase>);
+pub(crate) struct Life(Cell<TransportPhase>);
 
 impl Life {
     /// Has `connection_made` not been called yet, and is the transport not closing?
     pub(crate) fn is_starting(&self) -> bool {
-        self.0.get() == Phase::Starting
+        self.0.get() == TransportPhase::Starting
     }
 
     /// The result of `is_closing()`.
     #[inline(always)]
     pub(crate) fn is_closing(&self) -> bool {
-        self.0.get() >= Phase::Closing
+        self.0.get() >= TransportPhase::Closing
     }
 
     /// Is `connection_lost` queued, or was it called?
     #[inline(always)]
     pub(crate) fn is_lost(&self) -> bool {
-        self.0.get() >= Phase::Lost
+        self.0.get() >= TransportPhase::Lost
     }
 
     /// Is the descriptor closed?
     #[inline(always)]
     pub(crate) fn is_closed(&self) -> bool {
-        self.0.get() == Phase::Closed
+        self.0.get() == TransportPhase::Closed
     }
 
     /// May more data for the protocol arrive?
     #[inline(always)]
     pub(crate) fn expects_data(&self) -> bool {
-        self.0.get() <= Phase::Open
+        self.0.get() <= TransportPhase::Open
     }
 
     /// `connection_made` was called.
     pub(crate) fn start(&self) {
         if self.is_starting() {
-            self.0.set(Phase::Open);
+            self.0.set(TransportPhase::Open);
         }
     }
 
     /// The peer has closed its side, and the protocol keeps ours open.
     pub(crate) fn half_close(&self) {
-        if self.0.get() == Phase::Open {
-            self.0.set(Phase::HalfClosed);
+        if self.0.get() == TransportPhase::Open {
+            self.0.set(TransportPhase::HalfClosed);
         }
     }
 
     /// Reading is resumed, so the peer's end of file is read again.
     pub(crate) fn reopen(&self) {
-        if self.0.get() == Phase::HalfClosed {
-            self.0.set(Phase::Open);
+        if self.0.get() == TransportPhase::HalfClosed {
+            self.0.set(TransportPhase::Open);
         }
     }
 
     /// `close()` was called.
     pub(crate) fn close(&self) -> Transition {
-        self.advance(Phase::Closing)
+        self.advance(TransportPhase::Closing)
     }
 
     /// `connection_lost` is about to be queued or called.
     pub(crate) fn lose(&self) -> Transition {
-        self.advance(Phase::Lost)
+        self.advance(TransportPhase::Lost)
     }
 
     /// The descriptor is about to be closed.
     pub(crate) fn end(&self) -> Transition {
-        self.advance(Phase::Closed)
+        self.advance(TransportPhase::Closed)
     }
 
-    fn advance(&self, phase: Phase) -> Transition {
+    fn advance(&self, phase: TransportPhase) -> Transition {
         if self.0.get() >= phase {
             return Transition::Before;
         }

@@ -59,8 +59,8 @@ pub(crate) fn report_call<T: TransportKind>(
                 drop(take_exception());
                 protocol.clone_ref()
             });
-            raise(exception);
-            return core.report_call(callback, first.map(Ref::clone_ref), context, Raised);
+            let raised = raise(exception);
+            return core.report_call(callback, first.map(Ref::clone_ref), context, raised);
         }
         Caller::Reading => ("_read_ready", None),
         Caller::Sending => ("_sendto_ready", None),

@@ -39,7 +39,7 @@ pub(super) fn watch<T: TransportKind>(
         core.call_native(this.object().to_owned(), again);
         return Ok(());
     }
-    let Some(poller) = core.poller() else { return Ok(()) };
+    let Some(poller) = core.poller_to_change() else { return Ok(()) };
     if core.fds.token(fd) != token || this.descriptor() != fd {
         // The program has closed the descriptor, which has removed it from the poller. Another file may have the
         // number.
@@ -63,7 +63,7 @@ pub(super) fn register_edge<T: TransportKind>(this: This<'_, T>, core: &Core) ->
     if base.is_watched() {
         return Ok(());
     }
-    let Some(poller) = core.poller() else { return Ok(()) };
+    let Some(poller) = core.poller_to_change() else { return Ok(()) };
     let (fd, token) = (this.descriptor(), base.token.get());
     poller.ensure_edge(fd, token, Interest::BOTH)?;
     base.watched.set(Some(Interest::BOTH));

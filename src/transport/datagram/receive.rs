@@ -18,7 +18,7 @@ use std::io;
 
 use socket2::SockAddr;
 
-use crate::capi::error::raise_io;
+use crate::capi::error::{handling, raise_os_error};
 use crate::capi::imports::imports;
 use crate::capi::socket::receive_from;
 use crate::capi::{Fatal, Raised, Ref, This};
@@ -89,10 +89,10 @@ fn failed(this: This<'_, Datagram>, core: &Core, error: &io::Error) -> Result<()
     if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) {
         return Ok(());
     }
-    error_received(this, core, Caller::Reading, &raise_io(error).take())
+    error_received(this, core, Caller::Reading, &raise_os_error(error).take())
 }
 
-/// Calls `protocol.error_received(exception)` from the loop.
+/// Calls `protocol.error_received(exception)` from the loop, which handles the exception meanwhile, as in asyncio.
 #[cold]
 pub(crate) fn error_received(
     this: This<'_, Datagram>,
@@ -101,7 +101,7 @@ pub(crate) fn error_received(
     exception: &Ref,
 ) -> Result<(), Fatal> {
     this.sending.send_next_at_once();
-    notify(this, core, caller, &imports().error_received, &[exception.borrow()])
+    handling(exception, || notify(this, core, caller, &imports().error_received, &[exception.borrow()]))
 }
 
 #[inline(always)]

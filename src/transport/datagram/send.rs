@@ -20,7 +20,7 @@ use super::receive::error_received;
 use super::state::{Datagram, Outgoing, Target};
 use crate::capi::audit::has_hook;
 use crate::capi::buffer::{Content, bytes_from, is_scattered};
-use crate::capi::error::{exception_about, no_memory, raise, raise_io, take_exception};
+use crate::capi::error::{exception_about, handling, no_memory, raise, raise_os_error, take_exception};
 use crate::capi::fallible::tuple;
 use crate::capi::imports::imports;
 use crate::capi::inspect::clear_error;
@@ -60,7 +60,7 @@ impl Sent {
     fn failed(error: &io::Error) -> Sent {
         match error.kind() {
             io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Sent::Blocked,
-            _ => Sent::Refused(raise_io(error).take()),
+            _ => Sent::Refused(raise_os_error(error).take()),
         }
     }
 }
@@ -171,7 +171,7 @@ fn scattered(this: This<'_, Datagram>, data: Borrowed<'_>, address: Borrowed<'_>
     if !this.base.life.is_closed() && !this.sending.queue().is_empty() {
         return sendto(this, data.to_bytes()?.borrow(), address);
     }
-    raise(exception);
+    let Raised = raise(exception);
     Ok(broken(this)?)
 }
 
@@ -223,7 +223,9 @@ fn check_address(this: This<'_, Datagram>, address: Borrowed<'_>) -> Result<Ref,
 fn refused(this: This<'_, Datagram>, exception: &Ref) -> Result<(), Raised> {
     this.sending.send_next_at_once();
     match this.protocol.get() {
-        Some(protocol) => protocol.call_method(&imports().error_received, &[exception.borrow()]).map(drop),
+        Some(protocol) => handling(exception, || {
+            protocol.call_method(&imports().error_received, &[exception.borrow()]).map(drop)
+        }),
         None => Ok(()),
     }
 }

@@ -13,7 +13,7 @@ use pyo3::types::PyDict;
 
 use super::fd_holder::FdHolder;
 use crate::capi::buffer::{RawBytes, bytes_from};
-use crate::capi::error::raise_io;
+use crate::capi::error::raise_os_error;
 use crate::capi::imports::imports;
 use crate::capi::methods::Method;
 use crate::capi::{Fatal, Raised, Ref, Slot, This};
@@ -132,7 +132,7 @@ impl Read {
             // After EINTR the poller reports the pipe again.
             io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Read::Empty,
             _ => {
-                let Raised = raise_io(&error);
+                let Raised = raise_os_error(&error);
                 Read::Failed
             }
         }

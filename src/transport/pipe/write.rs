@@ -17,7 +17,7 @@ use pyo3::types::PyDict;
 
 use super::fd_holder::FdHolder;
 use crate::capi::buffer::{Content, is_scattered};
-use crate::capi::error::{raise, raise_errno, raise_io, take_exception};
+use crate::capi::error::{raise, raise_errno, raise_os_error, take_exception};
 use crate::capi::methods::Method;
 use crate::capi::{Arguments, Borrowed, Exception, Fatal, Raised, Slot, This};
 use crate::compat::transports::Replaced;
@@ -144,9 +144,10 @@ fn flush(this: This<'_, WritePipe>, core: &Core) -> Result<(), Fatal> {
     core.probe.recorder.sent(this.descriptor(), || this.buffer.len());
     drop(done);
     if let Err(error) = outcome {
-        return failed(this, raise_io(&error));
+        return failed(this, raise_os_error(&error));
     }
-    after_send(this, core)
+    // As in asyncio, a pipe resumes its protocol only once everything is written.
+    if this.buffer.is_empty() { after_send(this, core) } else { watch_or_lose(this, core) }
 }
 
 /// Handles a write that has failed with the error that is set: counts it as lost, and closes the transport.
@@ -204,8 +205,7 @@ fn scattered(this: This<'_, WritePipe>) -> Result<(), Raised> {
     if !this.buffer.is_empty() {
         return Err(Exception::TypeError.raise("can't concat memoryview to bytearray"));
     }
-    raise(exception);
-    Ok(failed(this, Raised)?)
+    Ok(failed(this, raise(exception))?)
 }
 
 /// Writes, and returns how many bytes the pipe has accepted. An error closes the transport, and is not raised to the
@@ -218,7 +218,7 @@ fn write_now(this: This<'_, WritePipe>, content: &[u8]) -> Result<usize, Raised>
     core.probe.recorder.sent(fd, || content.len() - outcome.as_ref().unwrap_or(&0));
     outcome.or_else(|error| {
         if !matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) {
-            failed(this, raise_io(&error))?;
+            failed(this, raise_os_error(&error))?;
         }
         Ok(0)
     })

@@ -17,7 +17,7 @@ use super::sharing::{PAUSE, PERIOD, Sharing};
 use super::{address, clients};
 use crate::capi::audit::has_hook;
 use crate::capi::call::{call0, copy_context, given_or_copied, in_context};
-use crate::capi::error::{raise_io, take_unless_fatal};
+use crate::capi::error::{raise_os_error, take_unless_fatal};
 use crate::capi::imports::{imports, support};
 use crate::capi::inspect::integer;
 use crate::capi::{Exception, Fallible, Fatal, Raised, Ref, Slot, sockaddr};
@@ -120,13 +120,13 @@ pub(crate) fn start_listener(
         habits: SharedHabits::default(),
     };
     let listener = Ref::from(Bound::new(py, listener)?.into_any());
-    let token = core.insert_source::<Listener>(fd, listener).map_err(|error| raise_io(&error))?;
-    let Some(poller) = core.poller() else { return Ok(()) };
+    let token = core.insert_source::<Listener>(fd, listener).map_err(|error| raise_os_error(&error))?;
+    let Some(poller) = core.poller_to_change() else { return Ok(()) };
     let registered = poller.ensure_level(fd, token, Interest::READ);
     drop(poller);
     if let Err(error) = registered {
         drop(core.fds.remove(fd));
-        return Err(raise_io(&error).into());
+        return Err(raise_os_error(&error).into());
     }
     if let Some(object) = core.fds.source(fd)
         && let Ok(listener) = object.bind(py).cast::<Listener>()
@@ -212,7 +212,8 @@ impl Listener {
         alarm.set(PERIOD)?;
         let fd = alarm.as_raw_fd();
         let token = core.insert_source::<Tick>(fd, object.clone_ref())?;
-        let registered = core.poller().map(|poller| poller.register_edge(fd, token, Interest::READ));
+        let registered =
+            core.poller_to_change().map(|poller| poller.register_edge(fd, token, Interest::READ));
         if !matches!(registered, Some(Ok(()))) {
             return Ok(Some(alarm));
         }
@@ -245,7 +246,7 @@ impl Listener {
         if self.descriptor() != self.fd {
             return;
         }
-        let Some(poller) = core.poller() else { return };
+        let Some(poller) = core.poller_to_change() else { return };
         let token = core.fds.token(self.fd);
         // It is not registered during a pause.
         let _ = poller.deregister(self.fd);
@@ -290,7 +291,7 @@ impl Listener {
         if self.sharing.gives_way(self.descriptor(), core.turn_number(), load)
             && let Some(alarm) = &*self.alarm.borrow()
             && alarm.set(PAUSE).is_ok()
-            && let Some(poller) = core.poller()
+            && let Some(poller) = core.poller_to_change()
         {
             self.armed.set(poller.deregister(self.fd).is_err());
             return Ok(());
@@ -370,7 +371,7 @@ impl Listener {
         core.probe.counters.accept_errors.add(1);
         let exhausted =
             matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM));
-        let Raised = raise_io(error);
+        let Raised = raise_os_error(error);
         let exception = take_unless_fatal()?;
         if !exhausted {
             return self.broken(core, &exception);

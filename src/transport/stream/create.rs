@@ -12,7 +12,7 @@ use super::counted::Counted;
 use super::low_water::LowWater;
 use super::methods::{ATTRIBUTES, METHODS};
 use super::state::{Ends, Expected, Gate, ReadSide, Stream, WriteSide};
-use crate::capi::error::raise_io;
+use crate::capi::error::raise_os_error;
 use crate::capi::{Raised, Ref, Slot, sockaddr};
 use crate::event_loop::core::Core;
 use crate::event_loop::event_loop::EventLoop;
@@ -40,6 +40,7 @@ pub(crate) fn create(core: &Core, parts: Parts, stream: StreamParts) -> Result<R
         reading: ReadSide {
             gate: Cell::new(Gate::Starting),
             expected: Cell::new(Expected::Small),
+            is_unsure: Cell::new(false),
             family: stream.family,
             low_water: LowWater::new(stream.family),
         },
@@ -83,7 +84,7 @@ pub(crate) fn make_stream<'py>(
     if sockaddr::is_plain_socket(socket.as_ptr()) {
         family = sockaddr::family(&socket)?;
         if sockaddr::is_tcp(&socket)? {
-            address::set_nodelay(fd).map_err(|error| raise_io(&error))?;
+            address::set_nodelay(fd).map_err(|error| raise_os_error(&error))?;
         }
     }
     let stream = StreamParts {

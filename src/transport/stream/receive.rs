@@ -5,10 +5,11 @@
 //! StreamReader. After a full one of these, the `bytes` has [`DIRECT_LONG`] bytes.
 
 use std::io;
+use std::os::fd::RawFd;
 
 use super::state::{Expected, Stream};
 use crate::capi::buffer::{RawBytes, bytes_from};
-use crate::capi::error::{raise, raise_io};
+use crate::capi::error::{raise, raise_os_error};
 use crate::capi::{Raised, Ref, This};
 use crate::event_loop::core::{Core, RECEIVE};
 use crate::event_loop::observe::recording;
@@ -72,7 +73,7 @@ fn failed(error: io::Error) -> Option<Received> {
     match error.kind() {
         io::ErrorKind::WouldBlock => Some(Received::Empty),
         io::ErrorKind::Interrupted => None,
-        _ => Some(Received::Failed(raise_io(&error), READ_FAILED)),
+        _ => Some(Received::Failed(raise_os_error(&error), READ_FAILED)),
     }
 }
 
@@ -215,8 +216,12 @@ fn receive_for_reader(this: This<'_, Stream>, core: &Core, recorded: bool) -> Re
     Ok(Received::Data { full, data: None })
 }
 
-/// Calls `protocol.get_buffer(-1)`, receives into that buffer, and calls `protocol.buffer_updated(n)`.
+/// Calls `protocol.get_buffer(-1)`, receives into that buffer, and calls `protocol.buffer_updated(n)`. asyncio asks for
+/// a buffer only if there is something to receive: the protocol may have no room left, which is an error.
 fn receive_into(this: This<'_, Stream>, core: &Core, recorded: bool) -> Result<Received, Received> {
+    if this.reading.is_unsure.replace(false) && has_nothing(this.descriptor()) {
+        return Err(Received::Empty);
+    }
     let buffer = this
         .base
         .in_context(|| this.sink.get_buffer(-1, "recv_into() argument 1"))
@@ -235,4 +240,13 @@ fn receive_into(this: This<'_, Stream>, core: &Core, recorded: bool) -> Result<R
         .in_context(|| this.sink.buffer_updated(count as isize))
         .map_err(|raised| Received::Failed(raised, BUFFER_UPDATED_FAILED))?;
     Ok(Received::Data { full, data: None })
+}
+
+/// Has a socket neither data nor an end or an error to report?
+#[cold]
+fn has_nothing(fd: RawFd) -> bool {
+    let mut byte = 0u8;
+    // SAFETY: `byte` is valid for a write of one byte.
+    let count = unsafe { libc::recv(fd, (&raw mut byte).cast(), 1, libc::MSG_PEEK | libc::MSG_DONTWAIT) };
+    count < 0 && io::Error::last_os_error().kind() == io::ErrorKind::WouldBlock
 }

@@ -14,7 +14,7 @@ use pyo3::prelude::*;
 use super::state::Stream;
 use crate::capi::audit;
 use crate::capi::buffer::{Buffer, bytes_from, is_scattered};
-use crate::capi::error::{Outcome, no_memory, raise, raise_io, take_exception};
+use crate::capi::error::{Outcome, no_memory, raise, raise_os_error, take_exception};
 use crate::capi::fallible::string;
 use crate::capi::imports::support;
 use crate::capi::socket::{has_room, with_socket};
@@ -141,7 +141,7 @@ fn send_unrecorded(this: This<'_, Stream>) -> Result<Sent, Raised> {
     }
     core.bytes_cache.keep_all(&mut done);
     this.writing.habit.note_sent(ticks(), matches!(outcome, Ok(Sent::Blocked)));
-    outcome.map_err(|error| raise_io(&error))
+    outcome.map_err(|error| raise_os_error(&error))
 }
 
 #[inline(always)]
@@ -199,8 +199,7 @@ fn scattered(this: This<'_, Stream>) -> Result<(), Raised> {
     if !this.writing.is_empty() && !TRANSPORT_SENDS_PIECES {
         return Err(Exception::TypeError.raise("can't set bytearray slice from memoryview"));
     }
-    raise(exception);
-    Ok(fatal_error(this, Raised, WRITE_FAILED)?)
+    Ok(fatal_error(this, raise(exception), WRITE_FAILED)?)
 }
 
 /// Writes a slice, whose memory is not kept. It is sent now, with what was held before it; the rest is copied to the
@@ -248,7 +247,7 @@ fn send_slice(this: This<'_, Stream>, data: &[u8]) -> Result<Option<usize>, Rais
             }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => {
-                fatal_error(this, raise_io(&error), WRITE_FAILED)?;
+                fatal_error(this, raise_os_error(&error), WRITE_FAILED)?;
                 return Ok(None);
             }
         }
@@ -269,12 +268,17 @@ pub(crate) fn writelines(this: This<'_, Stream>, list: Borrowed<'_>) -> Result<(
         if !list.is_true()? {
             return Ok(());
         }
+    } else if !this.has_no_own_attributes() {
+        return write_joined(this, list);
     }
     // All items are checked before the first one is sent, so that nothing is sent if one is wrong.
     let items = match list.to_list() {
         Ok(items) => items,
         Err(raised) if TRANSPORT_SENDS_PIECES => return Err(raised),
-        Err(raised) => return write_joined(this, list, raised),
+        Err(raised) => {
+            drop(raised.take());
+            return write_joined(this, list);
+        }
     };
     let mut pieces = Vec::new();
     pieces.try_reserve_exact(items.list_len()).map_err(|_| no_memory())?;
@@ -292,7 +296,10 @@ pub(crate) fn writelines(this: This<'_, Stream>, list: Borrowed<'_>) -> Result<(
                     skip_piece(&item, raised)?;
                     continue;
                 }
-                Err(raised) => return write_joined(this, items.borrow(), raised),
+                Err(raised) => {
+                    drop(raised.take());
+                    return write_joined(this, items.borrow());
+                }
             }
         };
         pieces.push(piece);
@@ -339,12 +346,12 @@ fn skip_piece(item: &Ref, raised: Raised) -> Result<(), Raised> {
     if skips { Ok(()) } else { Err(raise(exception)) }
 }
 
-/// `writelines` of asyncio until 3.11: it joins the items, which raises the right error for a wrong item.
+/// `writelines` of asyncio until 3.11: it joins the items, which raises the right error for a wrong item, and calls
+/// `write`, which the program may have set on the transport.
 #[cold]
-fn write_joined(this: This<'_, Stream>, items: Borrowed<'_>, raised: Raised) -> Result<(), Raised> {
-    drop(raised.take());
+fn write_joined(this: This<'_, Stream>, items: Borrowed<'_>) -> Result<(), Raised> {
     let joined = bytes_from(&[])?.call_method(&string("join")?, &[items])?;
-    write(this, joined.borrow())
+    this.object().call_method(&string("write")?, &[joined.borrow()]).map(drop)
 }
 
 /// Sends what a step has held, at its end.
@@ -443,7 +450,7 @@ pub(super) fn write_eof(this: This<'_, Stream>) -> Result<(), Raised> {
     }
     send_gathered(this)?;
     if this.writing.is_empty() && !this.base.life.is_lost() {
-        return shut_down(this).map_err(|error| raise_io(&error));
+        return shut_down(this).map_err(|error| raise_os_error(&error));
     }
     Ok(())
 }

@@ -80,6 +80,8 @@ impl Expected {
 pub(crate) struct ReadSide {
     pub(super) gate: Cell<Gate>,
     pub(super) expected: Cell<Expected>,
+    /// There may be nothing to receive: it was not the poller that has said so.
+    pub(super) is_unsure: Cell<bool>,
     /// The family of the socket. A read of a Unix socket may be cut at passed file descriptors.
     pub(super) family: c_int,
     pub(super) low_water: LowWater,

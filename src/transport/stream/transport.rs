@@ -117,6 +117,7 @@ protocol's pause_writing() is called above the high-water mark.";
         if this.reading.gate.get() != Gate::Starting {
             // The edge of data that has arrived in the meantime was reported before. So the read does not wait for an
             // edge.
+            this.reading.is_unsure.set(true);
             this.read_next_turn(core, Readiness::READABLE | Readiness::READ_CLOSED);
             core.wake_if_parked();
         }
@@ -339,6 +340,9 @@ fn read_all(this: This<'_, Stream>, core: &Core, readiness: Readiness) -> Result
             Received::Eof => return ended_by_peer(this, core),
             Received::Failed(raised, message) => return fatal_error(this, raised, message),
         };
+        if full || goes_on {
+            this.reading.is_unsure.set(true);
+        }
         if full && !this.has_no_own_attributes() {
             // As in asyncio, each iteration reads once, as much as the program has set as `max_size`.
             this.read_next_turn(core, readiness);

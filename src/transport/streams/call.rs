@@ -32,7 +32,7 @@ use crate::event_loop::core::Core;
 
 /// What the call does.
 #[derive(Debug)]
-pub(super) enum Kind {
+pub(super) enum CallKind {
     Read(usize),
     /// Read until the end of the stream. The vector has the blocks that were read so far.
     ReadAll(Vec<Ref>),
@@ -45,7 +45,7 @@ pub(super) enum Kind {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
+enum CallPhase {
     Fresh,
     /// A step is running.
     Running,
@@ -59,14 +59,14 @@ enum Phase {
 #[derive(Debug)]
 #[repr(C)]
 pub(super) struct Call {
-    kind: UnsafeCell<Kind>,
+    kind: UnsafeCell<CallKind>,
     /// The reader; for `drain` the writer. Its lock guards the call. On a free-threaded build it stays as long as the call.
     owner: Slot,
     waiter: Slot,
     awaited: AwaitState,
     /// The offset in the data at which the search for a separator continues, at most.
     offset: Cell<u32>,
-    phase: Cell<Phase>,
+    phase: Cell<CallPhase>,
 }
 
 // `make_type` builds the class. Only `create` makes instances.
@@ -74,20 +74,20 @@ native_class!(unsafe Call, freelist 64, guard |it| it.owner.as_ptr());
 
 impl Call {
     #[inline(always)]
-    pub(super) fn create(owner: &Ref, kind: Kind) -> Result<Ref, Raised> {
+    pub(super) fn create(owner: &Ref, kind: CallKind) -> Result<Ref, Raised> {
         native::create_with(|| Call {
             kind: UnsafeCell::new(kind),
             owner: Slot::new(Some(owner.clone_ref())),
             waiter: Slot::empty(),
             awaited: AwaitState::default(),
             offset: Cell::new(0),
-            phase: Cell::new(Phase::Fresh),
+            phase: Cell::new(CallPhase::Fresh),
         })
     }
 
     #[allow(clippy::mut_from_ref, reason = "a guarded cell; no borrow is held while Python code can run")]
     #[inline(always)]
-    fn kind(&self) -> &mut Kind {
+    fn kind(&self) -> &mut CallKind {
         // SAFETY: this thread is in the owner's section, and every caller ends the borrow before Python code runs.
         unsafe { &mut *self.kind.get() }
     }
@@ -95,7 +95,7 @@ impl Call {
     #[inline(always)]
     fn begin(this: This<'_, Self>) -> Result<Step, Raised> {
         let Some(owner) = this.owner.get() else { return Err(already_awaited()) };
-        if let Kind::Drain = this.kind() {
+        if let CallKind::Drain = this.kind() {
             return if is_drained(&owner)? {
                 Ok(Step::Done(Ref::none()))
             } else {
@@ -103,7 +103,7 @@ impl Call {
             };
         }
         let Some(reader) = plain_reader(&owner) else { return Call::pass_on(this, &owner) };
-        if let Kind::Exactly(size) = *this.kind()
+        if let CallKind::Exactly(size) = *this.kind()
             && size < 0
         {
             return Err(Exception::ValueError.raise("readexactly size can not be less than zero"));
@@ -112,7 +112,7 @@ impl Call {
             return Call::pass_on(this, &owner);
         }
         check(reader)?;
-        if let Kind::Exactly(0) | Kind::Read(0) = this.kind() {
+        if let CallKind::Exactly(0) | CallKind::Read(0) = this.kind() {
             return bytes_from(&[]).map(Step::Done);
         }
         Call::try_read(this, reader, false)
@@ -143,24 +143,24 @@ impl Call {
     #[inline(always)]
     fn try_read(this: This<'_, Self>, reader: &Reader, resumed: bool) -> Result<Step, Raised> {
         let found = match this.kind() {
-            Kind::Exactly(size) => read_exactly(reader, *size as usize),
-            Kind::Read(size) => read_some(reader, *size, resumed),
-            Kind::ReadAll(blocks) => {
+            CallKind::Exactly(size) => read_exactly(reader, *size as usize),
+            CallKind::Read(size) => read_some(reader, *size, resumed),
+            CallKind::ReadAll(blocks) => {
                 // Moved out, because resuming the transport may run Python code that steps this call.
                 let mut own = std::mem::take(blocks);
                 let found = read_all(reader, &mut own, resumed);
-                if let Kind::ReadAll(blocks) = this.kind() {
+                if let CallKind::ReadAll(blocks) = this.kind() {
                     drop(std::mem::replace(blocks, own));
                 }
                 found
             }
-            Kind::Line => read_line(reader, &this.offset),
-            Kind::Next => match read_line(reader, &this.offset)? {
+            CallKind::Line => read_line(reader, &this.offset),
+            CallKind::Next => match read_line(reader, &this.offset)? {
                 Some(line) => not_empty(line).map(Some),
                 None => Ok(None),
             },
-            Kind::Until(separators) => read_until(reader, separators, &this.offset),
-            Kind::Drain => Ok(Some(Ref::none())),
+            CallKind::Until(separators) => read_until(reader, separators, &this.offset),
+            CallKind::Drain => Ok(Some(Ref::none())),
         };
         match found? {
             Some(data) => Ok(Step::Done(data)),
@@ -172,8 +172,11 @@ impl Call {
     fn wait(this: This<'_, Self>, reader: &Reader) -> Result<Step, Raised> {
         if !reader.waiter.is_empty() {
             // In asyncio, `readline` calls `readuntil`, which waits.
-            let name =
-                if let Kind::Line | Kind::Next = this.kind() { "readuntil" } else { this.method_name() };
+            let name = if let CallKind::Line | CallKind::Next = this.kind() {
+                "readuntil"
+            } else {
+                this.method_name()
+            };
             return Err(Exception::RuntimeError.raise(&format!(
                 "{name}() called while another coroutine is already waiting for incoming data"
             )));
@@ -186,10 +189,10 @@ impl Call {
         let future = event_loop.call_method(&imports().create_future, &[])?;
         this.awaited.begin_wait(time_of_poll(reader, &event_loop));
         reader.waiter.set(Some(future.clone_ref()));
-        let wanted = if let Kind::Exactly(size) = this.kind() { *size as usize } else { 0 };
+        let wanted = if let CallKind::Exactly(size) = this.kind() { *size as usize } else { 0 };
         long_read::begin(reader, wanted);
         this.waiter.set(Some(future.clone_ref()));
-        this.phase.set(Phase::Waiting);
+        this.phase.set(CallPhase::Waiting);
         this.track();
         Ok(Step::Wait(future))
     }
@@ -214,32 +217,32 @@ impl Call {
 
     /// Has the reader an exception that `readline` may handle? asyncio's `readline` catches some of them.
     fn may_handle_exception(&self, reader: &Reader) -> bool {
-        matches!(self.kind(), Kind::Line | Kind::Next) && !reader.exception.is_empty()
+        matches!(self.kind(), CallKind::Line | CallKind::Next) && !reader.exception.is_empty()
     }
 
     /// Creates asyncio's coroutine for this call, and makes its first step.
     #[cold]
     fn pass_on(this: This<'_, Self>, owner: &Ref) -> Result<Step, Raised> {
         let argument = match this.kind() {
-            Kind::Drain | Kind::Line | Kind::Next => None,
-            Kind::Read(size) => Some(integer(*size as i64)?),
-            Kind::ReadAll(_) => Some(integer(-1)?),
-            Kind::Exactly(size) => Some(integer(*size as i64)?),
-            Kind::Until(separators) => match &separators[..] {
+            CallKind::Drain | CallKind::Line | CallKind::Next => None,
+            CallKind::Read(size) => Some(integer(*size as i64)?),
+            CallKind::ReadAll(_) => Some(integer(-1)?),
+            CallKind::Exactly(size) => Some(integer(*size as i64)?),
+            CallKind::Until(separators) => match &separators[..] {
                 [] => None,
                 [only] => Some(only.clone_ref()),
                 many => Some(tuple(many.iter().map(Ref::clone_ref))?),
             },
         };
         let class = |classes: &'static Classes| match this.kind() {
-            Kind::Drain => &classes.asyncio_writer,
+            CallKind::Drain => &classes.asyncio_writer,
             _ => &classes.asyncio_reader,
         };
         let argument = argument.as_ref().map(Ref::borrow);
         let coroutine =
             inherited(class, this.method_name(), owner, Arguments::positional(argument.as_slice()))?;
         this.waiter.set(Some(coroutine));
-        this.phase.set(Phase::PassedOn);
+        this.phase.set(CallPhase::PassedOn);
         this.awaited.begin_wait(0);
         this.track();
         this.send_on(Borrowed::none())
@@ -262,7 +265,7 @@ impl Call {
     /// Joins the result of asyncio's `read()` with the blocks that this call has read before it.
     fn joined(&self, rest: Ref) -> Result<Ref, Raised> {
         match self.kind() {
-            Kind::ReadAll(blocks) if !blocks.is_empty() => {
+            CallKind::ReadAll(blocks) if !blocks.is_empty() => {
                 // Moved out, because the blocks are dropped.
                 let mut own = std::mem::take(blocks);
                 own.push(rest);
@@ -290,12 +293,12 @@ fn time_of_poll(reader: &Reader, event_loop: &Ref) -> u64 {
 impl Coroutine for Call {
     fn name(&self) -> &'static str {
         match self.kind() {
-            Kind::Read(_) | Kind::ReadAll(_) => "StreamReader.read",
-            Kind::Exactly(_) => "StreamReader.readexactly",
-            Kind::Line => "StreamReader.readline",
-            Kind::Next => "StreamReader.__anext__",
-            Kind::Until(_) => "StreamReader.readuntil",
-            Kind::Drain => "StreamWriter.drain",
+            CallKind::Read(_) | CallKind::ReadAll(_) => "StreamReader.read",
+            CallKind::Exactly(_) => "StreamReader.readexactly",
+            CallKind::Line => "StreamReader.readline",
+            CallKind::Next => "StreamReader.__anext__",
+            CallKind::Until(_) => "StreamReader.readuntil",
+            CallKind::Drain => "StreamWriter.drain",
         }
     }
 
@@ -303,15 +306,15 @@ impl Coroutine for Call {
     fn step(this: This<'_, Self>, sent: Borrowed<'_>) -> Result<Step, Raised> {
         // An owned reference, because the code that a step runs may drop the caller's.
         let _held = this.object().to_owned();
-        match this.phase.replace(Phase::Running) {
-            Phase::Fresh => Call::begin(this),
-            Phase::Running => Err(Exception::ValueError.raise("coroutine already executing")),
-            Phase::Waiting => Call::resume(this),
-            Phase::PassedOn => {
-                this.phase.set(Phase::PassedOn);
+        match this.phase.replace(CallPhase::Running) {
+            CallPhase::Fresh => Call::begin(this),
+            CallPhase::Running => Err(Exception::ValueError.raise("coroutine already executing")),
+            CallPhase::Waiting => Call::resume(this),
+            CallPhase::PassedOn => {
+                this.phase.set(CallPhase::PassedOn);
                 this.send_on(sent)
             }
-            Phase::Done => Err(already_awaited()),
+            CallPhase::Done => Err(already_awaited()),
         }
     }
 
@@ -326,21 +329,21 @@ impl Coroutine for Call {
     }
 
     fn wait(&self) -> Wait {
-        let kind = if let Kind::Drain = self.kind() { "socket write" } else { "socket read" };
+        let kind = if let CallKind::Drain = self.kind() { "socket write" } else { "socket read" };
         Wait { kind, target: self.owner.get() }
     }
 
     fn is_over(&self) -> bool {
-        self.phase.get() == Phase::Done
+        self.phase.get() == CallPhase::Done
     }
 
     #[inline(always)]
     fn finish(&self) {
-        match self.phase.replace(Phase::Done) {
-            Phase::Fresh | Phase::Running => {}
-            Phase::Waiting => self.give_up(),
-            Phase::PassedOn => self.waiter.clear(),
-            Phase::Done => return,
+        match self.phase.replace(CallPhase::Done) {
+            CallPhase::Fresh | CallPhase::Running => {}
+            CallPhase::Waiting => self.give_up(),
+            CallPhase::PassedOn => self.waiter.clear(),
+            CallPhase::Done => return,
         }
         if !FREE_THREADED {
             self.owner.clear();
@@ -353,7 +356,7 @@ impl Coroutine for Call {
 
     /// asyncio's `readline` catches some exceptions. A task throws what `set_exception` has given to the future.
     fn handle(this: This<'_, Self>, exception: &Ref) -> Option<Result<Step, Raised>> {
-        if !matches!(this.kind(), Kind::Line | Kind::Next) || this.phase.get() != Phase::Waiting {
+        if !matches!(this.kind(), CallKind::Line | CallKind::Next) || this.phase.get() != CallPhase::Waiting {
             return None;
         }
         let caught = [&imports().incomplete_read, &imports().limit_overrun];
@@ -362,7 +365,7 @@ impl Coroutine for Call {
         }
         let owner = this.owner.get()?;
         let reader = owner.downcast::<Reader>()?;
-        this.phase.set(Phase::Running);
+        this.phase.set(CallPhase::Running);
         this.stop_waiting(&reader);
         // asyncio's coroutine raises the reader's exception in the same place, in its first step.
         let kept = reader.exception.take();
@@ -373,7 +376,7 @@ impl Coroutine for Call {
     }
 
     fn delegate(&self) -> Option<Ref> {
-        if self.phase.get() == Phase::PassedOn { self.waiter.get() } else { None }
+        if self.phase.get() == CallPhase::PassedOn { self.waiter.get() } else { None }
     }
 }
 

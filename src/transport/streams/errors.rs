@@ -53,8 +53,5 @@ fn make_overrun(message: &str, consumed: usize) -> Result<Ref, Raised> {
 
 /// Raises a new exception, or keeps the error that its creation has raised.
 fn raise_made(exception: Result<Ref, Raised>) -> Raised {
-    if let Ok(exception) = exception {
-        raise(exception);
-    }
-    Raised
+    exception.map_or_else(|raised| raised, raise)
 }

@@ -3,7 +3,7 @@
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
-use super::call::{Call, Kind};
+use super::call::{Call, CallKind};
 use super::classes::{inherited, plain_reader};
 use super::long_read;
 use super::reader::{self, Reader};
@@ -34,7 +34,7 @@ fn reading<'a>(
     this: This<'a, Reader>,
     arguments: Arguments<'a>,
     name: &'static str,
-    native: impl FnOnce() -> Result<Option<Kind>, Raised>,
+    native: impl FnOnce() -> Result<Option<CallKind>, Raised>,
 ) -> Result<Ref, Raised> {
     if plain_reader(&this.object()).is_some()
         && let Some(kind) = native()?
@@ -48,24 +48,25 @@ fn read(this: This<'_, Reader>, arguments: Arguments<'_>) -> Result<Ref, Raised>
     reading(this, arguments, "read", || {
         let ([], [size]) = arguments.bind("StreamReader.read", [], ["n"])?;
         let size = size.map_or(Some(-1), |size| size.exact_int());
-        Ok(size.map(|size| if size < 0 { Kind::ReadAll(Vec::new()) } else { Kind::Read(size as usize) }))
+        Ok(size
+            .map(|size| if size < 0 { CallKind::ReadAll(Vec::new()) } else { CallKind::Read(size as usize) }))
     })
 }
 
 fn readexactly(this: This<'_, Reader>, arguments: Arguments<'_>) -> Result<Ref, Raised> {
     reading(this, arguments, "readexactly", || {
-        Ok(arguments.one("StreamReader.readexactly", "n")?.exact_int().map(Kind::Exactly))
+        Ok(arguments.one("StreamReader.readexactly", "n")?.exact_int().map(CallKind::Exactly))
     })
 }
 
 fn readline(this: This<'_, Reader>) -> Result<Ref, Raised> {
-    reading(this, Arguments::NONE, "readline", || Ok(Some(Kind::Line)))
+    reading(this, Arguments::NONE, "readline", || Ok(Some(CallKind::Line)))
 }
 
 fn readuntil(this: This<'_, Reader>, arguments: Arguments<'_>) -> Result<Ref, Raised> {
     reading(this, arguments, "readuntil", || {
         let ([], [separator]) = arguments.bind("StreamReader.readuntil", [], ["separator"])?;
-        Ok(separator.map_or(Ok(Some(Vec::new())), separators)?.map(Kind::Until))
+        Ok(separator.map_or(Ok(Some(Vec::new())), separators)?.map(CallKind::Until))
     })
 }
 
@@ -85,7 +86,7 @@ fn separators(given: Borrowed<'_>) -> Result<Option<Vec<Ref>>, Raised> {
 
 /// `__anext__`.
 fn next(this: This<'_, Reader>) -> Result<Ref, Raised> {
-    reading(this, Arguments::NONE, "__anext__", || Ok(Some(Kind::Next)))
+    reading(this, Arguments::NONE, "__anext__", || Ok(Some(CallKind::Next)))
 }
 
 fn feed_data(this: This<'_, Reader>, data: Borrowed<'_>) -> Result<(), Raised> {

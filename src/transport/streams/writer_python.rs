@@ -2,7 +2,7 @@
 
 use pyo3::prelude::*;
 
-use super::call::{Call, Kind};
+use super::call::{Call, CallKind};
 use super::classes::{CLASSES, inherited};
 use super::writer::{self, Writer};
 use super::writing;
@@ -40,7 +40,7 @@ fn writelines(this: This<'_, Writer>, arguments: Arguments<'_>) -> Result<(), Ra
 
 fn drain(this: This<'_, Writer>) -> Result<Ref, Raised> {
     match CLASSES.get().and_then(|classes| classes.plain_writer(&this.object()).map(|_| ())) {
-        Some(_) => Call::create(&this.object(), Kind::Drain),
+        Some(_) => Call::create(&this.object(), CallKind::Drain),
         None => pass_on(this, "drain", Arguments::NONE),
     }
 }

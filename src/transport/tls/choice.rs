@@ -12,7 +12,6 @@ use super::native::Native;
 use super::object::Object;
 use super::ssl_module::{is_again, module};
 use crate::capi::error::exception;
-use crate::capi::section::FREE_THREADED;
 use crate::capi::{Fallible, Ref, Slot, This};
 use crate::libssl::bio::Notify;
 use crate::libssl::{Io, Library, Ssl, capture};
@@ -88,10 +87,6 @@ static TESTED: OnceLock<Result<&'static Library, String>> = OnceLock::new();
 
 /// The library, if the self-test has found that the native engine works in this process, or the reason why not.
 pub(super) fn tested(py: Python<'_>) -> Result<&'static Library, &'static str> {
-    if FREE_THREADED {
-        // The methods of `_ssl` hold a lock of their own while they use an SSL.
-        return Err("other threads may use the SSLObject at the same time");
-    }
     if let Some(known) = TESTED.get() {
         return known.as_ref().map(|library| *library).map_err(String::as_str);
     }

@@ -21,7 +21,7 @@ use crate::transport::stream::state::Stream;
 
 /// asyncio's `SSLProtocolState`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum State {
+pub(crate) enum TlsState {
     #[default]
     Unwrapped,
     Handshake,
@@ -60,7 +60,7 @@ pub(crate) struct Connection {
     pub(super) ssl_object: Slot,
     /// Set once, before the connection is used.
     pub(super) engine: OnceCell<Engine>,
-    pub(super) state: Cell<State>,
+    pub(super) state: Cell<TlsState>,
     /// Plaintext that is not encrypted yet.
     pub(super) queue: WriteBuffer,
     /// Plaintext that was not delivered to a buffered protocol yet.
@@ -129,14 +129,14 @@ impl Connection {
     }
 
     /// Enters a state, of which the engine has to know.
-    pub(super) fn enter(&self, state: State) {
+    pub(super) fn enter(&self, state: TlsState) {
         self.state.set(state);
         match (state, self.engine()) {
             // SAFETY: `raw` owns the SSL; see `Native::decrypt`.
-            (State::Wrapped, Some(Engine::Native(native))) => unsafe {
+            (TlsState::Wrapped, Some(Engine::Native(native))) => unsafe {
                 native.library.established(native.ssl, &native.io);
             },
-            (State::Shutdown, Some(Engine::Native(native))) => native.io.end_records(),
+            (TlsState::Shutdown, Some(Engine::Native(native))) => native.io.end_records(),
             _ => {}
         }
     }
@@ -165,7 +165,7 @@ impl Connection {
 
     /// May data still be read?
     pub(super) fn may_read(&self) -> bool {
-        matches!(self.state.get(), State::Wrapped | State::Flushing)
+        matches!(self.state.get(), TlsState::Wrapped | TlsState::Flushing)
     }
 
     /// The result of asyncio's `_get_write_buffer_size`.

@@ -7,8 +7,8 @@ use pyo3::prelude::*;
 use super::records::{End, RECORD, Room, Wrote, wrote};
 use super::ssl_module::is_again;
 use crate::capi::buffer::bytes_from;
-use crate::capi::error::raise_io;
-use crate::capi::{Fallible, Raised, Ref, Slot};
+use crate::capi::error::raise_os_error;
+use crate::capi::{Fallible, Raised, Ref, Slot, section};
 use crate::libssl::{Io, Library, Outcome, Ssl};
 
 #[derive(Debug)]
@@ -30,14 +30,33 @@ impl Native {
 
     /// Decrypts the stored input and then `data`, until all is read or the room is used up.
     pub(super) fn decrypt_lent(&self, data: &[u8], room: &mut Room<'_>) -> End {
-        // SAFETY: the loan ends below, while `data` is still borrowed.
-        unsafe { self.io.lend(data) };
-        let end = self.decrypt(room);
-        self.io.take_back();
-        end
+        self.exclusively(|| {
+            // SAFETY: the loan ends below, while `data` is still borrowed.
+            unsafe { self.io.lend(data) };
+            let end = self.decrypt_stored(room);
+            self.io.take_back();
+            end
+        })
+    }
+
+    /// Runs `body`, which uses the SSL, in a section of its owner, as the methods of `_ssl` do. So on a free-threaded
+    /// build a thread that asks the SSLObject for a certificate, say, waits for its end.
+    #[inline(always)]
+    fn exclusively<T>(&self, body: impl FnOnce() -> T) -> T {
+        let owner = self.raw.as_ptr();
+        if owner.is_null() {
+            return body();
+        }
+        // SAFETY: the slot's reference keeps the owner alive. Only the collector clears it, which needs this thread.
+        unsafe { section::hold(owner, body) }
     }
 
     pub(super) fn decrypt(&self, room: &mut Room<'_>) -> End {
+        self.exclusively(|| self.decrypt_stored(room))
+    }
+
+    /// The caller is in a section of the SSL's owner.
+    fn decrypt_stored(&self, room: &mut Room<'_>) -> End {
         self.library.clear_errors();
         loop {
             let left = &mut room.memory[room.filled..];
@@ -45,8 +64,7 @@ impl Native {
                 return End::More;
             }
             let left = (left.as_mut_ptr().cast::<u8>(), left.len());
-            // SAFETY: `raw` owns the SSL. As in asyncio, only one thread may use a connection at a time, and this one
-            // is in a section of its loop. The room is borrowed exclusively.
+            // SAFETY: `raw` owns the SSL, and this thread is in a section of it. The room is borrowed exclusively.
             match self.io.call_openssl(|| unsafe { self.library.read(self.ssl, left) }) {
                 Outcome::Done(count) => {
                     room.filled += count;
@@ -77,10 +95,10 @@ impl Native {
 
     /// Encrypts `data` into the output.
     pub(super) fn encrypt(&self, data: &[u8]) -> Result<Wrote, Raised> {
-        self.io.reserve_output(data.len()).map_err(|error| raise_io(&error))?;
+        self.io.reserve_output(data.len()).map_err(|error| raise_os_error(&error))?;
         self.library.clear_errors();
-        // SAFETY: `raw` owns the SSL, and no other thread uses it; see `decrypt`.
-        match self.io.call_openssl(|| unsafe { self.library.write(self.ssl, data) }) {
+        // SAFETY: `raw` owns the SSL, and this thread is in a section of it.
+        match self.io.call_openssl(|| self.exclusively(|| unsafe { self.library.write(self.ssl, data) })) {
             Outcome::Done(count) => Ok(Wrote::Bytes(count)),
             Outcome::WantRead => Ok(Wrote::WantRead),
             Outcome::Closed | Outcome::Failed => {

@@ -10,7 +10,7 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyWeakrefMethods, PyWeakrefReference};
 
-use super::connection::{Connection, State};
+use super::connection::{Connection, TlsState};
 use super::engine::Engine;
 use super::{choice, read, ssl_module, write};
 use crate::capi::buffer::Buffer;
@@ -25,16 +25,16 @@ use crate::transport::attributes::{flag_attribute, mark_attribute, slot_attribut
 use crate::transport::base::protocol_sink::{NativeProtocol, set_native_protocol};
 use crate::transport::stream::state::Stream;
 
-/// asyncio's names of the states, in the order of [`State`].
-const NAMES: [(State, &str); 5] = [
-    (State::Unwrapped, "UNWRAPPED"),
-    (State::Handshake, "DO_HANDSHAKE"),
-    (State::Wrapped, "WRAPPED"),
-    (State::Flushing, "FLUSHING"),
-    (State::Shutdown, "SHUTDOWN"),
+/// asyncio's names of the states, in the order of [`TlsState`].
+const NAMES: [(TlsState, &str); 5] = [
+    (TlsState::Unwrapped, "UNWRAPPED"),
+    (TlsState::Handshake, "DO_HANDSHAKE"),
+    (TlsState::Wrapped, "WRAPPED"),
+    (TlsState::Flushing, "FLUSHING"),
+    (TlsState::Shutdown, "SHUTDOWN"),
 ];
 
-/// The members of asyncio's `SSLProtocolState`, in the order of [`State`].
+/// The members of asyncio's `SSLProtocolState`, in the order of [`TlsState`].
 fn states(py: Python<'_>) -> PyResult<&'static Vec<Py<PyAny>>> {
     static STATES: PyOnceLock<Vec<Py<PyAny>>> = PyOnceLock::new();
     STATES.get_or_try_init(py, || {
@@ -62,7 +62,7 @@ fn preload(this: This<'_, Connection>, data: Borrowed<'_>) -> Result<(), Raised>
 
 /// Sends the writes of this turn, so that buffer sizes are the same as in asyncio.
 fn write_now(this: This<'_, Connection>) -> Result<(), Raised> {
-    if this.state.get() != State::Wrapped || this.queue.is_empty() {
+    if this.state.get() != TlsState::Wrapped || this.queue.is_empty() {
         return Ok(());
     }
     write::write_now(this)
@@ -78,8 +78,8 @@ fn append_write_backlog(this: This<'_, Connection>, data: Borrowed<'_>) -> Resul
 fn resume_writing(this: This<'_, Connection>) -> Result<(), Raised> {
     this.stream_paused.writing.set(false);
     match this.state.get() {
-        State::Wrapped | State::Flushing => write::write_now(this),
-        State::Unwrapped | State::Handshake | State::Shutdown => write::process_outgoing(this),
+        TlsState::Wrapped | TlsState::Flushing => write::write_now(this),
+        TlsState::Unwrapped | TlsState::Handshake | TlsState::Shutdown => write::process_outgoing(this),
     }
 }
 

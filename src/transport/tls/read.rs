@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::connection::{Connection, State, call_named, control_ssl_reading};
+use super::connection::{Connection, TlsState, call_named, control_ssl_reading};
 use super::engine::Engine;
 use super::native::Native;
 use super::object::Message;
@@ -68,7 +68,7 @@ fn receive_by(
 fn take(this: This<'_, Connection>, core: &Core, data: &[u8]) -> Result<Option<Batch>, Raised> {
     match this.engine() {
         Some(Engine::Native(native))
-            if this.state.get() == State::Wrapped
+            if this.state.get() == TlsState::Wrapped
                 && !this.app_paused.reading.get()
                 && !this.in_engine()
                 && this.undelivered.borrow().is_empty() =>
@@ -81,7 +81,7 @@ fn take(this: This<'_, Connection>, core: &Core, data: &[u8]) -> Result<Option<B
             batch.map(Some)
         }
         // The connection is closed, so the data is dropped.
-        Some(_) if this.state.get() == State::Unwrapped => Ok(None),
+        Some(_) if this.state.get() == TlsState::Unwrapped => Ok(None),
         Some(engine) => engine.feed(data).map(|()| None),
         None => Ok(None),
     }
@@ -124,11 +124,11 @@ fn process(this: This<'_, Connection>, taken: Option<Batch>) -> Result<(), Raise
         return read(this, taken);
     }
     match this.state.get() {
-        State::Unwrapped => Ok(()),
-        State::Handshake => call_named(this, "_do_handshake", &[]),
-        State::Wrapped => read(this, None),
-        State::Flushing => call_named(this, "_do_flush", &[]),
-        State::Shutdown => call_named(this, "_do_shutdown", &[]),
+        TlsState::Unwrapped => Ok(()),
+        TlsState::Handshake => call_named(this, "_do_handshake", &[]),
+        TlsState::Wrapped => read(this, None),
+        TlsState::Flushing => call_named(this, "_do_flush", &[]),
+        TlsState::Shutdown => call_named(this, "_do_shutdown", &[]),
     }
 }
 
@@ -156,7 +156,7 @@ fn read_all(this: This<'_, Connection>, mut batch: Option<Batch>) -> Result<(), 
             more = deliver(this, core, batch)? && this.may_read() && !this.app_paused.reading.get();
         }
         write_pending(this)?;
-    } else if this.state.get() == State::Flushing {
+    } else if this.state.get() == TlsState::Flushing {
         // asyncio has encrypted this data when it was written, so it has to be sent before the shutdown.
         write_pending(this)?;
     }

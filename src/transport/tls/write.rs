@@ -4,7 +4,7 @@
 //! The queue has plaintext, so header and body become one record. Nothing is encrypted while the socket is full. The
 //! queue counts as part of the write buffer, so its size is that of asyncio's.
 
-use super::connection::{Connection, EngineUse, State, call_named, control_app_writing};
+use super::connection::{Connection, EngineUse, TlsState, call_named, control_app_writing};
 use super::engine::Engine;
 use super::records::{RECORD, Wrote};
 use crate::capi::buffer::{Buffer, bytes_from};
@@ -25,7 +25,7 @@ const BATCH: usize = RECEIVE;
 /// Is new data queued? If not, asyncio's code counts the write as one to a closed connection.
 #[inline(always)]
 pub(super) fn accepts(this: This<'_, Connection>) -> bool {
-    matches!(this.state.get(), State::Wrapped | State::Handshake)
+    matches!(this.state.get(), TlsState::Wrapped | TlsState::Handshake)
 }
 
 /// A `bytes` object itself, or else a copy, because the content of another object may change after the call.
@@ -46,7 +46,7 @@ pub(super) fn push(this: This<'_, Connection>, data: Ref) -> Result<(), Raised> 
 #[inline(always)]
 pub(super) fn pushed(this: This<'_, Connection>) -> Result<(), Raised> {
     let pending = this.queue.len();
-    if this.state.get() != State::Wrapped || pending == 0 {
+    if this.state.get() != TlsState::Wrapped || pending == 0 {
         // The data is sent after the handshake.
         return Ok(());
     }
@@ -89,7 +89,7 @@ pub(super) fn write_now(this: This<'_, Connection>) -> Result<(), Raised> {
 fn flush(object: &Ref, core: &Core) -> Result<(), Fatal> {
     let Some(this) = object.downcast::<Connection>() else { return Ok(()) };
     this.queued.set(false);
-    if this.state.get() != State::Wrapped || this.queue.is_empty() {
+    if this.state.get() != TlsState::Wrapped || this.queue.is_empty() {
         return Ok(());
     }
     end_step(this);
@@ -112,7 +112,7 @@ pub(super) fn write_all(this: This<'_, Connection>) -> Result<(), Raised> {
     let mut emptied = false;
     while !this.queue.is_empty() && this.engine_use.get() == EngineUse::Idle {
         // Before the shutdown the whole queue is encrypted, even if it cannot be sent yet.
-        if this.stream_paused.writing.get() && this.state.get() != State::Flushing {
+        if this.stream_paused.writing.get() && this.state.get() != TlsState::Flushing {
             break;
         }
         let progress = encrypt(this, engine)?;
@@ -249,7 +249,7 @@ pub(super) fn drain(connection: &Ref) {
 /// Sends the queue before the connection is closed by force, because asyncio would have sent it when it was written.
 /// Ignores errors.
 pub(super) fn send_last(this: This<'_, Connection>) {
-    if this.state.get() == State::Wrapped
+    if this.state.get() == TlsState::Wrapped
         && !this.queue.is_empty()
         && let Err(raised) = write_all(this)
     {

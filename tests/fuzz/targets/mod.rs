@@ -17,7 +17,7 @@ static TARGET: LazyLock<fn(Input<'_>)> =
         "recorder" => crate::recorder::fuzz::run,
         "sockaddr" => |input| python::check("sockaddr", (input.0,)),
         "streams" => |input| python::check("streams", (input.0,)),
-        "top" => |input| python::check("top", (input.0,)),
+        "window" => crate::window::fuzz::run,
         other => panic!("FUZZ_TARGET is {other:?}, which is no target"),
     });
 

@@ -13,11 +13,6 @@ use crate::capi::{Ref, sockaddr};
 use crate::libssl::Library;
 use crate::module::_core;
 
-/// libFuzzer takes a change in these for new coverage. The models mark the lines of Python in them.
-#[used]
-#[unsafe(link_section = "__libfuzzer_extra_counters")]
-static mut LINES: [u8; 1 << 14] = [0; 1 << 14];
-
 static START: LazyLock<()> = LazyLock::new(|| {
     pyo3::append_to_inittab!(_core);
     Python::initialize();
@@ -25,7 +20,6 @@ static START: LazyLock<()> = LazyLock::new(|| {
         let native = PyModule::new(py, "tests.fuzz.native")?;
         native.add_function(wrap_pyfunction!(from_python, &native)?)?;
         native.add_function(wrap_pyfunction!(to_python, &native)?)?;
-        native.add("lines", ((&raw const LINES).addr(), 1 << 14))?;
         let modules = py.import("sys")?.getattr("modules")?;
         modules.set_item("tests.fuzz.native", native)?;
         modules.set_item("wakeloop._core", py.import("_core")?)

@@ -6,9 +6,9 @@ use std::iter;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 
+use crate::poison::unpoisoned;
 use crate::reactor::{Event, Interest, Token, Wait};
 use crate::runtime::shim::{Condvar, Mutex};
-use crate::runtime::unpoisoned;
 
 pub(super) struct Poller(Arc<Bell>);
 

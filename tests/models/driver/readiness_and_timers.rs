@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use super::registration::{Direction, Socket, Waiting};
+use super::registration::{Direction, Socket, SocketWait};
 use super::timers::{TimerEntry, Timers};
 use crate::reactor::{Readiness, Wait};
 use crate::runtime::shim::model::{AtomicUsize, block_on, check, thread};
@@ -45,7 +45,7 @@ fn a_waiter_that_leaves_takes_no_edge_along() {
         let socket = Arc::new(Socket::new(Readiness::EMPTY));
         let bytes = Arc::new(AtomicUsize::new(0));
         let arriving = arrive(&socket, &bytes);
-        let leaving = Waiting::new(&socket, Direction::Read);
+        let leaving = SocketWait::new(&socket, Direction::Read);
         let _ = leaving.poll(&mut std::task::Context::from_waker(std::task::Waker::noop()));
         drop(leaving);
         read(&socket, &bytes);
@@ -70,7 +70,7 @@ fn edge(socket: &Socket) {
 
 /// The steps of `Registration::run`.
 fn read(socket: &Socket, bytes: &AtomicUsize) {
-    let waiting = Waiting::new(socket, Direction::Read);
+    let waiting = SocketWait::new(socket, Direction::Read);
     block_on(poll_fn(|cx| {
         loop {
             match waiting.poll(cx) {

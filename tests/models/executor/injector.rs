@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use crossbeam_deque::{Steal, Worker};
 
 use super::super::shim::{Mutex, MutexGuard};
-use super::super::unpoisoned;
+use crate::poison::unpoisoned;
 
 pub(super) struct Injector<T>(Mutex<VecDeque<T>>);
 

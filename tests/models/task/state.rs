@@ -6,13 +6,13 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::state::{Paused, Start, State, Woken};
+use super::state::{Paused, Start, TaskState, Woken};
 use crate::runtime::shim::UnsafeCell;
 use crate::runtime::shim::model::{AtomicUsize, Mutex, check, thread};
 
 /// A task whose future counts its polls, and is ready when `wakes` of them were asked for.
 struct Task {
-    state: State,
+    state: TaskState,
     /// Rule 1: touched by the holder of the `Runnable` only.
     future: UnsafeCell<usize>,
     /// Rule 2: the output.
@@ -34,7 +34,7 @@ impl Task {
     /// Creates a task that was polled once and waits.
     fn waiting(wanted: usize) -> Arc<Task> {
         let task = Arc::new(Task {
-            state: State::new(),
+            state: TaskState::new(),
             future: UnsafeCell::new(0),
             output: UnsafeCell::new(0),
             asked: AtomicUsize::new(0),

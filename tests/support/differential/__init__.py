@@ -13,6 +13,7 @@ import gc
 import logging
 import warnings
 
+from ..leaks import take_failures
 from .conversations import ConversationScenario
 from .datagrams import DatagramScenario
 from .pipes import ReadPipeScenario, WritePipeScenario
@@ -60,6 +61,7 @@ def observe(kind, seed, loop_factory, debug=False, **options):
         finally:
             loop.close()
             scenario.end()
+            take_failures()
             gc.collect()
     if not scenario.comparable:
         return None

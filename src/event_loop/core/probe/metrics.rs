@@ -15,6 +15,10 @@ use crate::metrics::{Cell, Figure, Metric, Value, metrics};
 pub(crate) struct Counter(AtomicU64);
 
 impl Counter {
+    pub(crate) const fn new() -> Counter {
+        Counter(AtomicU64::new(0))
+    }
+
     #[inline(always)]
     pub(crate) fn get(&self) -> u64 {
         self.0.load(Relaxed)
@@ -36,7 +40,7 @@ metrics! {
     #[derive(Debug, Default)]
     pub(crate) struct LoopFigures;
 
-    /// The cells of a loop. The gauges are as `publish.rs` has last counted them.
+    /// The cells of a loop. The gauges are as `observe/gauges.rs` has last counted them.
     #[derive(Debug, Default)]
     #[repr(C)]
     pub(crate) struct Counters {
@@ -61,6 +65,7 @@ metrics! {
     counter spins: u64 in Counter = "Waits that began with a spin";
     counter spin_hits: u64 in Counter = "Spins that found an event";
     counter spin_lost: Duration in Counter = "Time in spins that found nothing";
+    counter busy_waits: u64 in Counter = "Times that a task or callback ran again and again while the loop waited for nothing else";
     histogram delay: Snapshot in Durations = "How long the work of a turn had been ready when the loop came to it";
     histogram turn_length: Snapshot in Durations = "Lengths of the turns";
     histogram gil_wait: Snapshot in Durations = "Waits for the GIL after polls";
@@ -71,13 +76,13 @@ metrics! {
     gauge paused_writers: u64 in Counter = "Transports whose protocol has been told to pause writing";
     gauge paused_readers: u64 in Counter = "Transports whose protocol has paused reading";
     gauge executor_jobs: u64 in Counter = "Jobs in executors that the loop awaits";
+    gauge executor_queued: u64 in Counter = "Jobs of the default executor that have not begun to run";
     gauge lookups: u64 in Counter = "Name lookups that run or wait for a thread";
 }
 
-/// The metrics of a loop that Python adds.
-pub(crate) const ADDED: [Metric; 3] = [
+/// The metrics of a loop that are made of others.
+pub(crate) const ADDED: [Metric; 2] = [
     added("running", "gauge", "1 while a thread is in run_forever"),
-    added("executor_queued", "gauge", "Jobs of the default executor that have not begun to run"),
     added(
         "active_seconds",
         "counter",
@@ -130,7 +135,7 @@ impl Cell<Snapshot> for Durations {
 impl LoopFigures {
     /// The figures at `now`. For so many nanoseconds, the loop has been waiting in a poll that is not counted yet.
     ///
-    /// The numbers may come from another process. No number makes this panic.
+    /// Another thread may change the numbers meanwhile. No number makes this panic.
     pub(crate) fn at(now: u64, waiting: u64, cells: &Counters) -> LoopFigures {
         let mut figures = LoopFigures::read(cells);
         figures.running = Duration::from_nanos(cells.running_at(now));
@@ -140,6 +145,11 @@ impl LoopFigures {
         cells.turn_length.complete(&mut figures.turn_length, turn_length);
         cells.gil_wait.complete(&mut figures.gil_wait, gil_wait);
         figures
+    }
+
+    /// Time inside `run_forever` in which the loop had work.
+    pub(crate) fn active(&self) -> Duration {
+        self.running.saturating_sub(self.idle)
     }
 }
 

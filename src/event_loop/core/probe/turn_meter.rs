@@ -16,8 +16,8 @@ use crate::clock::{ticks, ticks_per_second};
 
 /// `loop.slow_turn_duration`, unless the program sets another.
 pub(crate) const SLOW_TURN: u64 = 250_000_000;
-/// A published loop publishes callbacks from this length on.
-const PUBLISHED: u64 = 5_000_000;
+/// While somebody looks at the loops, they keep callbacks from this length on.
+const LONG_CALLBACK: u64 = 5_000_000;
 /// For so long after a slow turn in which no callback could be named, the callbacks of large batches are timed one by
 /// one.
 const NAME_EACH: u64 = 60_000_000_000;
@@ -77,7 +77,7 @@ pub(crate) struct TurnMeter {
     limit: Cell<u64>,
     /// The program or the environment has set the limit: it wants slow turns to be logged.
     logs: Cell<bool>,
-    /// From this length on, a callback is reported or published: `limit`, or less while the loop is published.
+    /// From this length on, a callback is slow, or kept while somebody looks at the loops.
     noted: Cell<u64>,
     /// A point in time on both clocks.
     origin: Cell<(u64, u64)>,
@@ -97,7 +97,7 @@ impl Default for TurnMeter {
             waited_ticks: Cell::new(0),
             limit: Cell::new(SLOW_TURN),
             logs: Cell::new(false),
-            noted: Cell::new(SLOW_TURN),
+            noted: Cell::new(LONG_CALLBACK),
             origin: Cell::new((0, 0)),
             named_turn: Cell::new(0),
             name_each_until: Cell::new(0),
@@ -132,7 +132,7 @@ impl TurnMeter {
         nanos >= self.limit.get()
     }
 
-    /// Is a callback of this length reported or published?
+    /// Is a callback of this length slow, or kept while somebody looks at the loops?
     #[inline(always)]
     pub(crate) fn is_noted(&self, nanos: u64) -> bool {
         nanos >= self.noted.get()
@@ -142,10 +142,10 @@ impl TurnMeter {
         self.limit.get()
     }
 
-    /// Sets the length of a slow turn. With `published`, shorter callbacks are published.
-    pub(crate) fn set_limit(&self, nanos: u64, published: bool) {
+    /// Sets the length of a slow turn.
+    pub(crate) fn set_limit(&self, nanos: u64) {
         self.limit.set(nanos);
-        self.noted.set(if published { nanos.min(PUBLISHED) } else { nanos });
+        self.noted.set(nanos.min(LONG_CALLBACK));
     }
 
     // -- delay

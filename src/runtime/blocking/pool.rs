@@ -1,17 +1,5 @@
-//! The pool for blocking functions. Threads start on demand and end when idle.
-//!
-//! A job is a task whose future runs the function in its first and only poll, so `JoinHandle`, panics and
-//! cancellation are those of tasks. Aborting a job drops it if it has not begun; a running job runs on.
-//!
-//! At most one thread at a time is on its way to the queue: an idle thread that was called (woken through the
-//! condvar), or a thread that is being started. When it arrives and finds more jobs than its own, it calls the
-//! next thread before it begins. So the jobs of a batch get one thread each, one after the other, if they
-//! block. If they are tiny, the first few threads finish them, and no further thread is woken for nothing. The
-//! submitter, usually a worker in a poll, pays for at most one wake. A thread that is about to notify the task
-//! that waits for its job counts as on its way too, because that task often submits its next job before the
-//! thread is back at the queue.
+//! The pool: its queue, its threads, and which of them comes next.
 
-use std::cell::Cell;
 use std::collections::VecDeque;
 use std::fmt;
 use std::future::Future;
@@ -22,12 +10,14 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use super::builder::ThreadOptions;
-use super::executor::Shared;
-use super::metrics::{Durations, Histogram};
-use super::shim::{AtomicUsize, Condvar, Mutex, MutexGuard};
-use super::task::{self, JoinHandle, Runnable};
-use super::{clock, context, unpoisoned, wait_until};
+use super::super::clock;
+use super::super::condition::wait_until;
+use super::super::metrics::{Durations, Histogram};
+use super::super::shim::{AtomicUsize, Condvar, Mutex, MutexGuard};
+use super::super::task::{self, JoinHandle, Runnable};
+use super::super::thread_options::ThreadOptions;
+use super::running_job::RunningJob;
+use crate::poison::unpoisoned;
 
 /// A thread that is called within this time, in nanoseconds, after it went to sleep lingers after its next jobs:
 /// it stays awake for this long and yields its processor meanwhile, because sleeping and being woken would cost
@@ -35,20 +25,6 @@ use super::{clock, context, unpoisoned, wait_until};
 const LINGER: u64 = 50_000;
 /// Models do not linger, because time does not pass in them.
 const CAN_LINGER: bool = cfg!(not(any(wakeloop_loom, wakeloop_shuttle)));
-
-/// Runs `f` on a thread where blocking is allowed, on the pool of the current runtime.
-///
-/// Jobs beyond the pool's cap wait in a queue. On a runtime that was shut down the job is cancelled.
-///
-/// # Panics
-/// If the thread belongs to no runtime.
-pub fn spawn_blocking<F, T>(f: F) -> JoinHandle<T>
-where
-    F: FnOnce() -> T + Send + 'static,
-    T: Send + 'static,
-{
-    context::with(|shared| shared.pool.run(Job(Some(f)), shared))
-}
 
 /// A pool without a runtime, for jobs that await nothing in a process that may never need a runtime.
 ///
@@ -79,7 +55,7 @@ impl BlockingPool {
     }
 
     /// Runs `f` as [`spawn`](BlockingPool::spawn) does, then calls `notify` with its output, as
-    /// [`Handle::spawn_blocking_and_notify`](super::Handle::spawn_blocking_and_notify) does.
+    /// [`Handle::spawn_blocking_and_notify`](crate::runtime::Handle::spawn_blocking_and_notify) does.
     pub fn spawn_and_notify<F, T, G>(&self, f: F, notify: G) -> JoinHandle<()>
     where
         F: FnOnce() -> T + Send + 'static,
@@ -114,7 +90,7 @@ impl From<NoThread> for io::Error {
 }
 
 /// A job that runs a function.
-pub(super) struct Job<F>(pub(super) Option<F>);
+pub(in super::super) struct Job<F>(pub(in super::super) Option<F>);
 
 impl<F> Unpin for Job<F> {}
 
@@ -130,7 +106,7 @@ impl<F: FnOnce() -> T, T> Future for Job<F> {
 }
 
 /// A job that passes its output to a callback.
-pub(super) struct Notifying<F, G>(pub(super) Option<(F, G)>);
+pub(in super::super) struct Notifying<F, G>(pub(in super::super) Option<(F, G)>);
 
 impl<F, G> Unpin for Notifying<F, G> {}
 
@@ -147,23 +123,12 @@ impl<F: FnOnce() -> T, T, G: FnOnce(T)> Future for Notifying<F, G> {
 }
 
 /// What a thread of the pool needs besides the pool: its runtime, if it has one.
-pub(super) trait Surroundings: Clone + Send + 'static {
+pub(in super::super) trait Surroundings: Clone + Send + 'static {
     /// Runs `body` on the thread, as a part of the runtime.
     fn enter(&self, body: impl FnOnce());
 
     /// A job waits for [`Pool::run_queued`].
     fn job_waits(&self) {}
-}
-
-impl Surroundings for Arc<Shared> {
-    fn enter(&self, body: impl FnOnce()) {
-        let _entered = context::enter(self);
-        body();
-    }
-
-    fn job_waits(&self) {
-        self.end_simulated_wait();
-    }
 }
 
 /// A pool without a runtime needs nothing else.
@@ -174,10 +139,10 @@ impl Surroundings for () {
 }
 
 /// The threads of one runtime, shared with them by `Arc`.
-pub(super) struct Pool(Arc<Inner>);
+pub(in super::super) struct Pool(Arc<Inner>);
 
 struct Inner {
-    state: Mutex<State>,
+    state: Mutex<PoolState>,
     /// Threads that have finished a job, have yet to notify the task that waits for it, and then return to the
     /// queue. Like called threads, they will take jobs from the queue. Counted down under the lock.
     returning: AtomicUsize,
@@ -192,7 +157,7 @@ struct Inner {
     options: ThreadOptions,
 }
 
-struct State {
+struct PoolState {
     jobs: VecDeque<QueuedJob>,
     /// How long jobs have waited for a thread.
     waits: Durations,
@@ -215,12 +180,12 @@ struct QueuedJob {
     since: u64,
 }
 
-/// The pool's part of [`Metrics`](super::Metrics).
-pub(super) struct PoolMetrics {
-    pub(super) threads: usize,
-    pub(super) idle_threads: usize,
-    pub(super) queue_depth: usize,
-    pub(super) wait: Histogram,
+/// The pool's part of [`Metrics`](crate::runtime::Metrics).
+pub(in super::super) struct PoolMetrics {
+    pub(in super::super) threads: usize,
+    pub(in super::super) idle_threads: usize,
+    pub(in super::super) queue_depth: usize,
+    pub(in super::super) wait: Histogram,
 }
 
 /// How the next thread comes to the queue.
@@ -234,8 +199,8 @@ enum NextThread {
 }
 
 impl Pool {
-    pub(super) fn new(cap: usize, keep_alive: Duration, options: ThreadOptions) -> Pool {
-        let state = State {
+    pub(in super::super) fn new(cap: usize, keep_alive: Duration, options: ThreadOptions) -> Pool {
+        let state = PoolState {
             jobs: VecDeque::new(),
             waits: Durations::default(),
             threads: 0,
@@ -258,7 +223,7 @@ impl Pool {
     }
 
     /// Runs a job: a future that is ready when it is first polled.
-    pub(super) fn run<F: Future<Output: Send> + Send + 'static>(
+    pub(in super::super) fn run<F: Future<Output: Send> + Send + 'static>(
         &self,
         job: F,
         shared: &impl Surroundings,
@@ -283,20 +248,20 @@ impl Pool {
         self.0.fetch(next, shared);
     }
 
-    pub(super) fn threads(&self) -> usize {
+    pub(in super::super) fn threads(&self) -> usize {
         unpoisoned(self.0.state.lock()).threads
     }
 
     /// How many jobs wait for a thread.
-    pub(super) fn queued(&self) -> usize {
+    pub(in super::super) fn queued(&self) -> usize {
         unpoisoned(self.0.state.lock()).jobs.len()
     }
 
     /// Runs the job at this place of the queue on the current thread, for a pool that may have no thread.
-    pub(super) fn run_queued(&self, place: usize) {
+    pub(in super::super) fn run_queued(&self, place: usize) {
         let queued = unpoisoned(self.0.state.lock()).jobs.remove(place);
         if let Some(QueuedJob { job, .. }) = queued {
-            let running = RunningJob { pool: &self.0, ended: Cell::new(false) };
+            let running = RunningJob::new(&self.0.returning);
             job.run_job(&running);
             // The count of returning threads goes down under the lock.
             let _state = unpoisoned(self.0.state.lock());
@@ -304,7 +269,7 @@ impl Pool {
         }
     }
 
-    pub(super) fn metrics(&self) -> PoolMetrics {
+    pub(in super::super) fn metrics(&self) -> PoolMetrics {
         let state = unpoisoned(self.0.state.lock());
         PoolMetrics {
             threads: state.threads,
@@ -315,7 +280,7 @@ impl Pool {
     }
 
     /// Refuses new jobs and drops the waiting ones. Idle threads leave.
-    pub(super) fn close(&self) {
+    pub(in super::super) fn close(&self) {
         let mut state = unpoisoned(self.0.state.lock());
         state.closed = true;
         let jobs = std::mem::take(&mut state.jobs);
@@ -336,13 +301,13 @@ impl Pool {
     }
 
     /// Waits for the threads to leave. Returns false if the deadline came first.
-    pub(super) fn wait_left(&self, deadline: Option<Instant>) -> bool {
+    pub(in super::super) fn wait_left(&self, deadline: Option<Instant>) -> bool {
         let state = unpoisoned(self.0.state.lock());
         wait_until(&self.0.left, state, deadline, |state| state.present == 0).present == 0
     }
 }
 
-impl State {
+impl PoolState {
     /// Decides which thread takes the jobs in the queue, unless one is on its way already. A thread is started
     /// only if there are fewer than `cap`. The caller acts on the result after unlocking.
     fn summon(&mut self, cap: usize) -> NextThread {
@@ -365,8 +330,8 @@ impl State {
 }
 
 impl Inner {
-    /// As [`State::summon`], but also counts a thread that is returning to the queue.
-    fn summon(&self, state: &mut State) -> NextThread {
+    /// As [`PoolState::summon`], but also counts a thread that is returning to the queue.
+    fn summon(&self, state: &mut PoolState) -> NextThread {
         // A task that submits because its job ended sees the returning thread here: the task's state word
         // orders the two.
         if self.returning.load(Relaxed) > 0 { NextThread::None } else { state.summon(self.cap) }
@@ -378,8 +343,9 @@ impl Inner {
             NextThread::Never => shared.job_waits(),
             NextThread::Call => self.work.notify_one(),
             NextThread::Start => {
-                let (place, theirs) = (Place { pool: self.clone(), stage: Stage::Starting }, shared.clone());
-                // If the thread does not start, dropping its `Place` corrects the counts.
+                let (place, theirs) =
+                    (ThreadPlace { pool: self.clone(), stage: Stage::Starting }, shared.clone());
+                // If the thread does not start, dropping its `ThreadPlace` corrects the counts.
                 let _ = self.options.spawn("blocking", move || place, move |place| place.serve(theirs));
             }
         }
@@ -397,9 +363,9 @@ impl Inner {
                 let next = self.summon(&mut state);
                 drop(state);
                 self.fetch(next, shared);
-                let running = RunningJob { pool: self, ended: Cell::new(false) };
+                let running = RunningJob::new(&self.returning);
                 job.run_job(&running);
-                if lingers && last && running.ended.get() {
+                if lingers && last && running.has_ended() {
                     lingers = self.linger(known);
                 }
                 now = clock::nanos();
@@ -439,7 +405,11 @@ impl Inner {
 
     /// Waits to be called. Meanwhile the thread counts as idle. Returns false if nobody called in time, or if
     /// the pool was closed.
-    fn wait<'a>(&self, mut state: MutexGuard<'a, State>, since: u64) -> (MutexGuard<'a, State>, bool) {
+    fn wait<'a>(
+        &self,
+        mut state: MutexGuard<'a, PoolState>,
+        since: u64,
+    ) -> (MutexGuard<'a, PoolState>, bool) {
         let until = since.saturating_add(self.keep_alive.as_nanos().try_into().unwrap_or(u64::MAX));
         loop {
             if state.called > 0 {
@@ -457,54 +427,26 @@ impl Inner {
     }
 }
 
-/// A thread and the job that it runs.
-pub(super) struct RunningJob<'a> {
-    pool: &'a Inner,
-    ended: Cell<bool>,
-}
-
-impl RunningJob<'_> {
-    /// Call this when the job has its output, before notifying the task that waits for it. The notification
-    /// must neither block nor run user code.
-    ///
-    /// The notified task often submits its next job at once, before this thread is back at the queue. Without
-    /// this count it would wake a second thread for a job that the first one takes; the two would then continue
-    /// in turns, each woken for nothing.
-    pub(super) fn ends(&self) {
-        if !self.ended.replace(true) {
-            self.pool.returning.fetch_add(1, Relaxed);
-        }
-    }
-}
-
-impl Drop for RunningJob<'_> {
-    fn drop(&mut self) {
-        if self.ended.get() {
-            self.pool.returning.fetch_sub(1, Relaxed);
-        }
-    }
-}
-
 /// A thread's place in the counts. Dropping it corrects them, also if a hook of the thread panics, or if the
 /// thread is not even started.
-struct Place {
+struct ThreadPlace {
     pool: Arc<Inner>,
     stage: Stage,
 }
 
 /// Which counts a thread is a part of, besides `present`.
 enum Stage {
-    /// A part of `State::starting` and of `State::threads`.
+    /// A part of `PoolState::starting` and of `PoolState::threads`.
     Starting,
-    /// A part of `State::threads`.
+    /// A part of `PoolState::threads`.
     Serving,
     Leaving,
 }
 
-impl Place {
+impl ThreadPlace {
     /// Runs jobs until the thread leaves the pool. Returns the place, so that it is dropped last, after the
     /// stop hook.
-    fn serve(mut self, shared: impl Surroundings) -> Place {
+    fn serve(mut self, shared: impl Surroundings) -> ThreadPlace {
         self.stage = Stage::Serving;
         shared.enter(|| self.pool.work(&shared));
         self.stage = Stage::Leaving;
@@ -514,7 +456,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for ThreadPlace {
     fn drop(&mut self) {
         let mut state = unpoisoned(self.pool.state.lock());
         state.present -= 1;
@@ -543,13 +485,13 @@ impl Drop for Place {
 
 #[cfg(all(test, not(any(wakeloop_loom, wakeloop_shuttle))))]
 mod tests {
-    use super::super::block_on;
     use super::*;
+    use crate::runtime::block_on;
 
     #[test]
     fn no_thread_is_started_while_one_returns_to_the_queue() {
         let pool = BlockingPool::new(2, Duration::from_secs(60));
-        let returning = RunningJob { pool: &pool.0.0, ended: Cell::new(false) };
+        let returning = RunningJob::new(&pool.0.0.returning);
         returning.ends();
         let counts_on_it = pool.spawn(|| 1);
         assert_eq!(pool.0.threads(), 0);
@@ -561,5 +503,5 @@ mod tests {
 }
 
 #[cfg(all(test, any(wakeloop_loom, wakeloop_shuttle)))]
-#[path = "../../tests/models/blocking.rs"]
+#[path = "../../../tests/models/blocking.rs"]
 mod model;

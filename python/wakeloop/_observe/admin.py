@@ -1,0 +1,124 @@
+"""The window: a native thread that answers questions about this process over HTTP, also while Python cannot.
+
+Here are its arguments and its environment variables; the rest is native.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+import warnings
+
+from .. import _core
+from .._loop import settings
+from . import registry
+
+__all__ = ("Admin", "admin", "set_ready")
+
+Admin = _core.Admin
+
+#: How long a turn may last in seconds, unless the program or the environment says something else.
+LIMIT = 10.0
+#: The size of the ring of a trace, in bytes.
+_TRACE_SIZE = 8 << 20
+
+
+def admin(address: str | None = None, *, limit: float | str | None = None) -> Admin:
+    """Open this process's window: a native thread that answers questions about the process over HTTP, also while a
+    callback blocks the event loop, and while native code keeps the GIL.
+
+    ``address`` is ``"1"`` for a Unix socket that tools find by the number of the process, ``"unix:PATH"`` or
+    ``"HOST:PORT"``. By default it is what `WAKELOOP_ADMIN` says, or ``"1"``. With a path or a host, the window has the
+    other socket too. A host that is not loopback gets ``/livez``, ``/readyz`` and ``/metrics`` alone.
+
+    ``limit`` is how long a turn may last until ``/livez`` says that the process is not alive: a number of seconds or a
+    time such as ``"10s"``. By default it is what `WAKELOOP_ADMIN_LIMIT` says, or ten seconds.
+
+    There is one window in a process: a new one takes the place of the earlier one. It is open until
+    :meth:`Admin.close`, until the end of the ``with`` block that it was given to, or until the process ends. A forked
+    child has none. May be called from any thread.
+
+    Raises TypeError or ValueError if an argument means nothing, OSError if the address cannot be opened, and
+    RuntimeError if another user has the folder of the sockets, or the system has no thread left.
+    """
+    if address is None:
+        given = settings.setting("WAKELOOP_ADMIN")
+        address = os.fsdecode(given) if isinstance(given, bytes) else "1"
+    if limit is None:
+        limit = settings.setting("WAKELOOP_ADMIN_LIMIT") or LIMIT
+    settings.admin_unasked = False
+    return _core.open_admin(os.fsencode(address), settings.seconds("limit", limit))
+
+
+def set_ready(ready: bool = True, *, limit: float | str | None = None) -> None:
+    """Set what ``/readyz`` of the window says: whether this process wants requests.
+
+    With a ``limit``, it also says that the process is not ready while an event loop is late: while its current turn, or
+    what was ready in the last second or since the last question, has waited longer. The limit is a number of seconds or
+    a time such as ``"500ms"``. A process is ready until it says something else. May be called from any thread, and
+    without a window.
+    """
+    _core.set_readiness(bool(ready), math.inf if limit is None else settings.seconds("limit", limit))
+
+
+# -- what native code calls, in a thread that has waited for the GIL -----------------------------------------------------
+
+
+def tasks_json() -> str:
+    """The answer of `/tasks`: what every task of every open loop waits for."""
+    # It is imported when somebody asks.
+    from .. import waits
+
+    loops = []
+    for name, loop in registry.open_loops().items():
+        tasks = [
+            {
+                "name": info.name,
+                "coroutine": info.coroutine,
+                "state": info.state,
+                "waits_for": info.waits_for,
+                "seconds": info.seconds,
+                "exact": info.exact,
+                "stack": [str(frame) for frame in info.stack],
+            }
+            for info in waits.infos(loop)
+        ]
+        loops.append({"name": name, "tasks": tasks})
+    found = {"pid": os.getpid(), "version": _core.__version__, "time": time.monotonic(), "loops": loops}
+    # Escapes whatever is not ASCII, half surrogates too.
+    return json.dumps(found) + "\n"
+
+
+#: The recording that `/trace` has started.
+_trace: _core.Recording | None = None
+
+
+def start_trace() -> str:
+    """Start a recording for `/trace`. Raises RuntimeError if there is one."""
+    global _trace
+    # It is imported when somebody asks.
+    from . import record
+
+    record._learn_task_fields()
+    _trace = _core.Recording(_TRACE_SIZE, False)
+    return ""
+
+
+def stop_trace() -> str:
+    """End the recording that `start_trace` has started."""
+    global _trace
+    if _trace is not None:
+        _trace.stop()
+        _trace = None
+    return ""
+
+
+def open_if_asked() -> None:
+    """Open a window if the environment asks for it. A loop calls this when it first runs in a process."""
+    if settings.setting("WAKELOOP_ADMIN"):
+        try:
+            admin()
+        except (OSError, RuntimeError, ValueError) as error:
+            warnings.warn(f"WAKELOOP_ADMIN: {error}", RuntimeWarning, stacklevel=2)

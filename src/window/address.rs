@@ -1,0 +1,258 @@
+//! The addresses of a window, and their sockets.
+//!
+//! Each window has a Unix socket of its own, by which tools find it: `wakeloop-UID/PID` in the folder for temporary
+//! files. The folder is the user's alone, and the socket too, from its first moment. A TCP address may be shared: each
+//! process that was given it listens there, and the kernel chooses one for each connection. So if one ends, the others
+//! go on.
+
+use std::ffi::OsStr;
+use std::fmt;
+use std::io;
+use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
+use std::os::fd::{AsRawFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, symlink};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+use std::{env, fs, path, process};
+
+use socket2::{Domain, SockAddr, Socket, Type};
+
+use super::socket_path::SocketPath;
+use crate::fork::Owner;
+
+/// How many connections wait to be accepted.
+const BACKLOG: i32 = 1024;
+/// A socket may be removed after so long, if nobody listens to it.
+const OLD: Duration = Duration::from_secs(60);
+
+/// An address of a window.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Address {
+    Unix(PathBuf),
+    /// The name is as it was given.
+    Tcp(String, SocketAddr),
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Address::Unix(path) => write!(f, "unix:{}", path.display()),
+            Address::Tcp(_, address) => address.fmt(f),
+        }
+    }
+}
+
+/// A socket that listens.
+#[derive(Debug)]
+pub(super) enum Listener {
+    Unix(UnixListener),
+    Tcp(TcpListener),
+}
+
+impl AsRawFd for Listener {
+    fn as_raw_fd(&self) -> RawFd {
+        match self {
+            Listener::Unix(listener) => listener.as_raw_fd(),
+            Listener::Tcp(listener) => listener.as_raw_fd(),
+        }
+    }
+}
+
+/// The file of a socket, which is removed with this value, in the process that made it. So are its folders, the inner
+/// one first, if nothing else is in them.
+#[derive(Debug)]
+pub(super) struct SocketFile {
+    path: PathBuf,
+    folders: Vec<PathBuf>,
+    owner: Owner,
+}
+
+impl SocketFile {
+    fn new(path: &Path, folders: Vec<PathBuf>) -> SocketFile {
+        SocketFile { path: path.to_owned(), folders, owner: Owner::this_process() }
+    }
+
+    pub(super) fn remove(&self) {
+        if self.owner.is_this_process() {
+            let _ = fs::remove_file(&self.path);
+            self.folders.iter().for_each(|folder| drop(fs::remove_dir(folder)));
+        }
+    }
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        self.remove();
+    }
+}
+
+/// All that was opened: the addresses with their sockets, and the files of these.
+#[derive(Debug, Default)]
+pub(super) struct Opened {
+    pub(super) listeners: Vec<(Address, Listener)>,
+    pub(super) files: Vec<SocketFile>,
+}
+
+/// Opens the process's own socket, and that of `text`: `unix:PATH` or `HOST:PORT`, or `1` for none. With an address, a
+/// process that has no place for its own socket does without it.
+pub(super) fn open(text: &OsStr) -> io::Result<Opened> {
+    let mut opened = Opened::default();
+    let own = open_own(&mut opened);
+    match text.as_bytes() {
+        b"1" => own?,
+        [b'u', b'n', b'i', b'x', b':', path @ ..] => {
+            open_unix(&mut opened, Path::new(OsStr::from_bytes(path)), Vec::new())?
+        }
+        _ => open_tcp(&mut opened, &text.to_string_lossy())?,
+    }
+    Ok(opened)
+}
+
+/// The folder of the sockets of this user's processes.
+fn folder() -> PathBuf {
+    let given = env::temp_dir();
+    // Python's `tempfile` does not take a folder that is not there, either.
+    let temporary = if given.is_dir() { &given } else { Path::new("/tmp") };
+    // SAFETY: the function has no conditions.
+    let folder = temporary.join(format!("wakeloop-{}", unsafe { libc::geteuid() }));
+    // The program may change its current folder.
+    path::absolute(&folder).unwrap_or(folder)
+}
+
+/// The folder with links to the sockets of the processes that have an address.
+pub(super) fn group_folder(address: SocketAddr) -> PathBuf {
+    folder().join(address.to_string())
+}
+
+/// Opens the process's own socket. Another process may remove the folder, because it was empty, just before the socket
+/// is in it.
+fn open_own(opened: &mut Opened) -> io::Result<()> {
+    for _ in 0..10 {
+        match try_own(opened) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            done => return done,
+        }
+    }
+    try_own(opened)
+}
+
+fn try_own(opened: &mut Opened) -> io::Result<()> {
+    let folder = folder();
+    match fs::DirBuilder::new().mode(0o700).create(&folder) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+        _ => {}
+    }
+    // Not through a symbolic link.
+    let found = fs::symlink_metadata(&folder)?;
+    // SAFETY: the function has no conditions.
+    let user = unsafe { libc::geteuid() };
+    if !found.is_dir() || found.uid() != user || found.mode() & 0o077 != 0 {
+        let text = format!("{} is not a folder of this user alone", folder.display());
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
+    }
+    remove_old(&folder);
+    // An earlier process of this number may have left its socket, or this one before `exec`. A process of another
+    // container that shares the folder keeps it.
+    open_unix(opened, &folder.join(process::id().to_string()), vec![folder])
+}
+
+/// Removes the sockets that killed processes have left in a folder, and then the links to them.
+fn remove_old(folder: &Path) {
+    let paths =
+        |folder: &Path| fs::read_dir(folder).into_iter().flatten().filter_map(|it| Some(it.ok()?.path()));
+    let (groups, sockets): (Vec<_>, Vec<_>) = paths(folder).partition(|path| path.is_dir());
+    for path in sockets {
+        let number = path.file_name().and_then(|name| name.to_str()?.parse().ok());
+        // A process of another container has a number that means nothing here, but it listens.
+        if number.is_some_and(has_ended) && is_old(&path) && is_left_behind(&path) {
+            let _ = fs::remove_file(&path);
+        }
+    }
+    for group in groups {
+        let leads_nowhere = |link: &PathBuf| !link.exists() && is_old(link);
+        paths(&group).filter(leads_nowhere).for_each(|link| drop(fs::remove_file(link)));
+        // If it is empty.
+        let _ = fs::remove_dir(&group);
+    }
+}
+
+/// There is no process of this number here.
+fn has_ended(number: libc::pid_t) -> bool {
+    // SAFETY: without a signal, the function has no conditions.
+    let status = unsafe { libc::kill(number, 0) };
+    number > 0 && status < 0 && io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH)
+}
+
+/// It is older than a process takes from the bind to the listen.
+fn is_old(path: &Path) -> bool {
+    let made = fs::symlink_metadata(path).and_then(|found| found.modified());
+    let age = made.ok().and_then(|made| SystemTime::now().duration_since(made).ok());
+    age.is_some_and(|age| age > OLD)
+}
+
+/// It is a socket, and nobody listens to it.
+fn is_left_behind(path: &Path) -> bool {
+    let is_socket =
+        fs::symlink_metadata(path).is_ok_and(|found| found.mode() & libc::S_IFMT == libc::S_IFSOCK);
+    let connected = || SocketPath::new(path).and_then(|path| UnixStream::connect(&path));
+    is_socket && connected().is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
+}
+
+fn open_unix(opened: &mut Opened, path: &Path, folders: Vec<PathBuf>) -> io::Result<()> {
+    // A socket that nobody listens to was left behind. Anything else stays, and the address is in use.
+    if is_left_behind(path) {
+        fs::remove_file(path)?;
+    }
+    listen(opened, path, folders)
+}
+
+/// Listens at a path that does not exist.
+fn listen(opened: &mut Opened, path: &Path, folders: Vec<PathBuf>) -> io::Result<()> {
+    let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+    // Linux gives the file the mode of the socket. Elsewhere it is changed before anybody can connect.
+    // SAFETY: an open descriptor.
+    unsafe { libc::fchmod(socket.as_raw_fd(), 0o600) };
+    let short = SocketPath::new(path)?;
+    socket.bind(&SockAddr::unix(&short)?)?;
+    opened.files.push(SocketFile::new(path, folders));
+    fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
+    socket.listen(BACKLOG)?;
+    opened.listeners.push((Address::Unix(path.to_owned()), Listener::Unix(socket.into())));
+    Ok(())
+}
+
+fn open_tcp(opened: &mut Opened, text: &str) -> io::Result<()> {
+    let wrong = || io::Error::new(io::ErrorKind::InvalidInput, "an address is 1, unix:PATH or HOST:PORT");
+    let (host, port) = text.rsplit_once(':').ok_or_else(wrong)?;
+    let name = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(host);
+    let port: u16 = port.parse().map_err(|_| wrong())?;
+    let address = (name, port).to_socket_addrs()?.next().ok_or_else(wrong)?;
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
+    socket.set_reuse_address(true)?;
+    socket.set_reuse_port(true)?;
+    socket.bind(&address.into())?;
+    socket.listen(BACKLOG)?;
+    let listener = TcpListener::from(socket);
+    let address = listener.local_addr()?;
+    join(opened, address);
+    opened.listeners.push((Address::Tcp(name.to_owned(), address), Listener::Tcp(listener)));
+    Ok(())
+}
+
+/// Lets the other processes that have this address find this one's own socket, if there is one.
+fn join(opened: &mut Opened, address: SocketAddr) {
+    let Some(own) = opened.files.first().map(|file| file.path.clone()) else { return };
+    let group = group_folder(address);
+    let path = group.join(process::id().to_string());
+    // Another process may remove the folder, because it was empty, just before the link is in it.
+    for _ in 0..10 {
+        // It may be there.
+        let _ = fs::DirBuilder::new().mode(0o700).create(&group);
+        let _ = fs::remove_file(&path);
+        if symlink(&own, &path).is_ok() {
+            return opened.files.push(SocketFile::new(&path, vec![group, folder()]));
+        }
+    }
+}

@@ -1,0 +1,268 @@
+//! The thread of a window, its connections and their limits.
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::{Shutdown, SocketAddr};
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::{Arc, Mutex};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use super::address::{Address, Listener, Opened, SocketFile};
+use super::answer::Answer;
+use super::head::{self, Head};
+use super::pages::Pages;
+use crate::event_loop::core::probe::registry;
+use crate::fork::Owner;
+use crate::poison::unpoisoned;
+use crate::runtime::net::{ReadBytes, TcpListener, TcpStream, UnixListener, UnixStream, WriteBytes};
+use crate::runtime::sync::Notify;
+use crate::runtime::time::{sleep, timeout};
+use crate::runtime::{AbortHandle, Builder, Runtime, SignalsBlocked, spawn};
+
+/// How long a peer may take to send a head, or to take an answer.
+const PATIENCE: Duration = Duration::from_secs(5);
+const MOST_CONNECTIONS: usize = 32;
+/// How many requests a connection may send.
+const MOST_REQUESTS: usize = 100;
+/// How long to wait if nothing can be accepted, for example because no descriptor is left.
+const REST: Duration = Duration::from_millis(100);
+/// How much is read of a peer that is refused, and for how long: to close at once would take the answer back.
+const LAST_BYTES: usize = 64 << 10;
+const LAST_WAIT: Duration = Duration::from_secs(1);
+
+/// A window that answers.
+#[derive(Debug)]
+pub(super) struct Server {
+    pub(super) addresses: Vec<Address>,
+    /// The copies that a forked child has of the listeners. Empty once the thread may have closed them.
+    descriptors: Mutex<Vec<RawFd>>,
+    files: Mutex<Vec<SocketFile>>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+    stop: Arc<Notify>,
+    /// The process that has the thread.
+    owner: Owner,
+}
+
+/// The state of the thread, which is dropped with it.
+#[derive(Debug)]
+struct Shared {
+    pages: Pages,
+    /// The oldest first.
+    connections: Mutex<VecDeque<AbortHandle>>,
+}
+
+impl Server {
+    /// Starts the thread.
+    pub(super) fn start(opened: Opened, pages: Pages) -> io::Result<Server> {
+        let runtime = Builder::new_current_thread().thread_name("wakeloop-window").build()?;
+        let shared = Arc::new(Shared { pages, connections: Mutex::default() });
+        let stop = Arc::new(Notify::new());
+        let descriptors = opened.listeners.iter().map(|(_, listener)| listener.as_raw_fd()).collect();
+        let addresses = opened.listeners.iter().map(|(address, _)| address.clone()).collect();
+        let (stopped, listeners) = (stop.clone(), opened.listeners);
+        let _blocked = SignalsBlocked::new();
+        let thread = thread::Builder::new()
+            .name("wakeloop-window".to_owned())
+            .spawn(move || serve(&runtime, &shared, &stopped, listeners))?;
+        registry::watch(true);
+        Ok(Server {
+            addresses,
+            descriptors: Mutex::new(descriptors),
+            files: Mutex::new(opened.files),
+            thread: Mutex::new(Some(thread)),
+            stop,
+            owner: Owner::this_process(),
+        })
+    }
+
+    /// Ends the thread and its connections. May be called twice. The thread never waits for the GIL.
+    pub(super) fn stop(&self) {
+        if !self.owner.is_this_process() {
+            return;
+        }
+        unpoisoned(self.descriptors.lock()).clear();
+        unpoisoned(self.files.lock()).clear();
+        if let Some(thread) = unpoisoned(self.thread.lock()).take() {
+            registry::watch(false);
+            self.stop.notify_one();
+            // A panic was printed.
+            let _ = thread.join();
+        }
+    }
+
+    pub(super) fn is_open(&self) -> bool {
+        self.owner.is_this_process() && !unpoisoned(self.descriptors.lock()).is_empty()
+    }
+
+    /// The process ends: removes the files of the sockets.
+    pub(super) fn exit(&self) {
+        if let Ok(files) = self.files.try_lock() {
+            files.iter().for_each(SocketFile::remove);
+        }
+    }
+
+    /// In a forked child: closes its copies of the listeners, so that nobody waits for an answer from it.
+    pub(super) fn forked(&self) {
+        if let Ok(mut descriptors) = self.descriptors.try_lock() {
+            for descriptor in descriptors.drain(..) {
+                // SAFETY: the thread that has it does not exist in this process, and nothing of the thread is dropped.
+                unsafe { libc::close(descriptor) };
+            }
+        }
+    }
+}
+
+fn serve(runtime: &Runtime, shared: &Arc<Shared>, stop: &Notify, listeners: Vec<(Address, Listener)>) {
+    runtime.block_on(async {
+        for (address, listener) in listeners {
+            let shared = shared.clone();
+            match (address, listener) {
+                (_, Listener::Unix(listener)) => {
+                    let Ok(listener) = UnixListener::from_std(listener) else { continue };
+                    let accept = async move || Ok(listener.accept().await?.0);
+                    spawn(async move {
+                        loop {
+                            shared.take(accept().await, None).await;
+                        }
+                    });
+                }
+                (Address::Tcp(name, address), Listener::Tcp(listener)) => {
+                    let Ok(listener) = TcpListener::from_std(listener) else { continue };
+                    let accept = async move || Ok(listener.accept().await?.0);
+                    spawn(async move {
+                        loop {
+                            shared.take(accept().await, Some((name.clone(), address))).await;
+                        }
+                    });
+                }
+                (Address::Unix(_), Listener::Tcp(_)) => {}
+            }
+        }
+        stop.notified().await;
+    });
+}
+
+/// A connection.
+trait Stream: ReadBytes + WriteBytes + Send + Sync + 'static {
+    fn end(&self) -> io::Result<()>;
+}
+
+impl Stream for UnixStream {
+    fn end(&self) -> io::Result<()> {
+        self.shutdown(Shutdown::Both)
+    }
+}
+
+impl Stream for TcpStream {
+    fn end(&self) -> io::Result<()> {
+        self.shutdown(Shutdown::Both)
+    }
+}
+
+impl Shared {
+    /// Begins with a connection that was accepted, on a TCP address or on a Unix socket. `Host` has to be the name of
+    /// the first; see [`head::parse`].
+    async fn take<S: Stream>(self: &Arc<Self>, accepted: io::Result<S>, tcp: Option<(String, SocketAddr)>) {
+        let Ok(stream) = accepted else { return sleep(REST).await };
+        let shared = self.clone();
+        let task = spawn(async move {
+            // An error is the end of the connection.
+            let _ = shared.converse(&stream, tcp.as_ref()).await;
+            // A forked child may have a copy of the socket, so to close it would not be enough.
+            let _ = stream.end();
+        });
+        let mut connections = unpoisoned(self.connections.lock());
+        connections.retain(|connection| !connection.is_finished());
+        connections.push_back(task.abort_handle());
+        if connections.len() > MOST_CONNECTIONS
+            && let Some(oldest) = connections.pop_front()
+        {
+            oldest.abort();
+        }
+    }
+
+    /// Answers the requests of a connection.
+    async fn converse<S: Stream>(&self, stream: &S, tcp: Option<&(String, SocketAddr)>) -> io::Result<()> {
+        let name = tcp.map(|(name, _)| name.as_str());
+        let mut data = Vec::new();
+        for number in 1..=MOST_REQUESTS {
+            let head = timeout(PATIENCE, read_head(stream, &mut data, name)).await;
+            let (request, length) = match head.map_or(Ok(Head::Refused(408)), |head| head)? {
+                Head::Complete(request, length) => (request, length),
+                Head::Refused(408) | Head::Incomplete if data.is_empty() => return Ok(()),
+                Head::Refused(status) => return refuse(stream, status).await,
+                Head::Incomplete => return Ok(()),
+            };
+            data.drain(..length);
+            let keeps_alive = request.keeps_alive && number < MOST_REQUESTS;
+            let answer = self.pages.get(&request, tcp.map(|(_, address)| *address));
+            let answer = if request.takes_seconds() {
+                crate::select! {
+                    answer = answer => answer,
+                    () = read_to_end(stream, &mut data) => return Ok(()),
+                }
+            } else {
+                answer.await
+            };
+            send(stream, answer.into_bytes(request.wants_body, keeps_alive)).await?;
+            if !keeps_alive {
+                return end(stream).await;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Reads until there is a whole head, or none that is right. [`Head::Incomplete`] at the end of the stream.
+async fn read_head<S: Stream>(stream: &S, data: &mut Vec<u8>, name: Option<&str>) -> io::Result<Head> {
+    let mut buffer = [0; 2048];
+    loop {
+        if !data.is_empty() {
+            match head::parse(data, name) {
+                Head::Incomplete => {}
+                head => return Ok(head),
+            }
+        }
+        match stream.read(&mut buffer).await? {
+            0 => return Ok(Head::Incomplete),
+            count => data.extend_from_slice(&buffer[..count]),
+        }
+    }
+}
+
+/// Reads what a peer sends that awaits an answer, until the peer ends its side, or has sent more than a head.
+async fn read_to_end<S: Stream>(stream: &S, data: &mut Vec<u8>) {
+    let mut buffer = [0; 2048];
+    while data.len() <= head::LONGEST {
+        match stream.read(&mut buffer).await {
+            Ok(0) | Err(_) => return,
+            Ok(count) => data.extend_from_slice(&buffer[..count]),
+        }
+    }
+}
+
+async fn send<S: Stream>(stream: &S, answer: Vec<u8>) -> io::Result<()> {
+    timeout(PATIENCE, stream.write_all(&answer)).await?
+}
+
+async fn refuse<S: Stream>(stream: &S, status: u16) -> io::Result<()> {
+    send(stream, Answer::refusal(status).into_bytes(true, false)).await?;
+    end(stream).await
+}
+
+/// Ends a connection whose peer may still send.
+async fn end<S: Stream>(stream: &S) -> io::Result<()> {
+    stream.finish()?;
+    let drain = async {
+        let (mut buffer, mut left) = ([0; 2048], LAST_BYTES);
+        while left > 0 {
+            match stream.read(&mut buffer).await? {
+                0 => break,
+                count => left = left.saturating_sub(count),
+            }
+        }
+        Ok(())
+    };
+    timeout(LAST_WAIT, drain).await?
+}

@@ -1,0 +1,763 @@
+"""The window (`wakeloop.admin`): what it answers while a program blocks, and what it refuses."""
+
+import asyncio
+import contextlib
+import json
+import os
+import re
+import signal
+import socket
+import stat
+import threading
+import time
+
+import pytest
+
+import wakeloop
+from tests.support.builds import FREE_THREADED, needs_recorder, needs_watchdog
+from tests.support.pages import DOCS
+from tests.support.window import get, program
+
+pytestmark = pytest.mark.native
+
+#: Ten ways to block a loop: the code of a function, and a piece of the line in which it stands.
+BLOCKS = {
+    "a sleep": ("time.sleep(1000)", "time.sleep"),
+    "a computation": ("while True:\n        for _ in range(1000): pass", "for _ in"),
+    "a lock": ("lock = threading.Lock(); lock.acquire()\n    lock.acquire()", "    lock.acquire()"),
+    "a queue": ("import queue\n    queue.SimpleQueue().get()", "queue.SimpleQueue"),
+    "a socket": ("import socket\n    a, b = socket.socketpair()\n    a.recv(1)", "a.recv"),
+    "a child process": ("import subprocess\n    subprocess.run(['cat'])", "subprocess.run"),
+    "a pipe": ("reader, writer = os.pipe()\n    os.read(reader, 1)", "os.read"),
+    "native code with the GIL": (
+        "import ctypes\n    ctypes.PyDLL(None).poll(None, 0, 1000_000)", "ctypes.PyDLL(None).poll",
+    ),
+    "a thread": ("thread = threading.Thread(target=threading.Event().wait, daemon=True)\n"
+                 "    thread.start(); thread.join()", "thread.join"),
+    "a regular expression": ("import re\n    re.match('(a+)+b', 'a' * 200)", "re.match"),
+}  # fmt: skip
+BLOCKED = """
+def block():
+    {block}
+
+async def blocks():
+    block()
+
+async def main():
+    asyncio.get_running_loop().call_later(0.001, print, "ready")
+    await asyncio.sleep(0.01)
+    await asyncio.create_task(blocks())
+wakeloop.run(main())
+"""
+
+
+def until(test, what):
+    """Calls `what` until the test is true of the result."""
+    end = time.monotonic() + 20
+    while not test(found := what()):
+        assert time.monotonic() < end, found
+        time.sleep(0.005)
+    return found
+
+
+def line_of(source, words):
+    [found] = [number for number, line in enumerate(source.splitlines(), 1) if words in line]
+    return found
+
+
+# -- a blocked loop ----------------------------------------------------------------------------------------------------
+
+
+@needs_watchdog
+@pytest.mark.parametrize("how", BLOCKS)
+def test_the_line_that_blocks_the_loop_is_named(tmp_path, how):
+    code, words = BLOCKS[how]
+    body = BLOCKED.format(block=code)
+    with program(tmp_path, body, WAKELOOP_ADMIN_LIMIT="50ms") as window:
+        _, text = until(lambda answer: answer[0] == 503, lambda: window.get("/livez"))
+        frames = re.findall(r'File "<string>", line (\d+), in (\w+)', text)
+        _, stacks = window.get("/stack")
+    assert re.match(r'the event loop "MainThread" has been in one turn for \d+\.\d+ s, in blocks, at\n', text), text
+    functions = [function for _, function in frames]
+    assert "block" in functions and "blocks" in functions, text
+    block, blocks = (int(frames[functions.index(name)][0]) for name in ("block", "blocks"))
+    # The coroutine calls the function three lines below its end.
+    source = body.splitlines()
+    first = next(number for number, line in enumerate(source) if line.startswith("async def blocks")) + 1
+    wanted = line_of("\n".join(source[:first]), words)
+    assert block - blocks == wanted - (first + 1), text
+    assert "in block" in stacks and "which runs the event loop" in stacks
+
+
+@needs_watchdog
+def test_a_deadlock_of_two_locks_is_shown_with_both_stacks(tmp_path):
+    body = """
+    one, two = threading.Lock(), threading.Lock()
+    def other():
+        with two:
+            started.set()
+            with one:
+                pass
+    started = threading.Event()
+    async def main():
+        with one:
+            threading.Thread(target=other, daemon=True).start()
+            started.wait()
+            print("ready")
+            with two:
+                pass
+    wakeloop.run(main())
+    """
+    with program(tmp_path, body, WAKELOOP_ADMIN_LIMIT="50ms") as window:
+        _, text = until(lambda answer: answer[0] == 503, lambda: window.get("/livez"))
+        _, stacks = window.get("/stack")
+    assert "in main" in text and "Nobody has the GIL" in text
+    assert re.search(r"line \d+, in other", stacks) and re.search(r"line \d+, in main", stacks)
+
+
+@needs_watchdog
+def test_every_path_that_needs_no_gil_answers_while_native_code_keeps_it(tmp_path):
+    with program(tmp_path, BLOCKED.format(block=BLOCKS["native code with the GIL"][0]), WAKELOOP_ADMIN_LIMIT="50ms") as window:
+        _, text = until(lambda answer: answer[0] == 503, lambda: window.get("/livez"))
+        assert "The GIL is held by its thread" in text
+        assert window.get("/readyz") == (200, "ready\n")
+        [loop] = window.json("/loops")["loops"]
+        assert (loop["state"], loop["running"]) == ("works", True) and loop["busy_seconds"] > 0.05
+        assert window.json("/slow")["loops"] == [{"name": "MainThread", "slow": [], "busy_waits": []}]
+        assert 'wakeloop_eventloop_running{loop="MainThread"} 1\n' in window.get("/metrics")[1]
+        assert "which has the GIL" in window.get("/stack")[1]
+        assert "/livez" in window.get("/")[1]
+
+
+def test_the_window_answers_while_the_interpreter_ends(tmp_path):
+    body = """
+    import atexit
+    async def main():
+        pass
+    wakeloop.run(main())
+    def last():
+        print("ready")
+        sys.stdin.read()
+    atexit.register(last)
+    """
+    with program(tmp_path, body) as window:
+        assert window.get("/livez") == (200, "alive: 0 event loops\n")
+        assert window.get("/stack")[0] in (200, 503)
+        sock = window.connect()
+        window.process.stdin.close()
+        assert window.process.wait(20) == 0
+        assert not os.path.exists(window.path)
+        sock.close()
+
+
+def test_a_loop_that_waits_or_works_in_short_turns_is_alive(tmp_path):
+    body = """
+    async def main():
+        async def busy():
+            while True:
+                await asyncio.sleep(0)
+        task = asyncio.create_task(busy())
+        print("ready")
+        await asyncio.to_thread(sys.stdin.readline)
+        task.cancel()
+        print("idle")
+        await asyncio.to_thread(sys.stdin.readline)
+    wakeloop.run(main())
+    """
+    with program(tmp_path, body, WAKELOOP_ADMIN_LIMIT="10s") as window:
+        for line in ("idle\n", ""):
+            assert window.get("/livez") == (200, "alive: 1 event loops\n")
+            window.process.stdin.write("\n")
+            window.process.stdin.flush()
+            assert window.process.stdout.readline() == line
+
+
+# -- what it shows -----------------------------------------------------------------------------------------------------
+
+
+def test_the_metrics_are_the_text_that_python_gives(run, tmp_path):
+    with wakeloop.admin(f"unix:{tmp_path}/window") as window:
+
+        async def main():
+            await asyncio.sleep(0.001)
+            sock = socket.socket(socket.AF_UNIX)
+            sock.connect(f"{tmp_path}/window")
+            return await asyncio.to_thread(get, sock, "/metrics"), wakeloop.metrics_text()
+
+        (status, text), ours = run(main())
+    assert status == 200 and not window.is_open()
+
+    def names(text):
+        return [re.sub(r" [^ ]*$", "", line) for line in text.splitlines()]
+
+    assert names(text) == names(ours)
+
+
+def test_gauges_are_counted_for_a_loop_that_waits(tmp_path):
+    body = """
+    async def main():
+        loop = asyncio.get_running_loop()
+        server = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
+        timers = [loop.call_later(1000, int) for _ in range(7)]
+        print("ready")
+        await asyncio.Event().wait()
+    wakeloop.run(main())
+    """
+    with program(tmp_path, body) as window:
+        found = until(lambda loop: loop["metrics"]["timers"] == 7, lambda: window.json("/loops")["loops"][0])
+    assert found["metrics"]["transports"]["listener"] == 1 and found["state"] == "waits"
+
+
+def test_slow_turns_have_the_names_of_tasks_and_no_control_characters(tmp_path):
+    body = """
+    async def main():
+        async def worker():
+            time.sleep(0.02)
+        await asyncio.create_task(worker(), name="worker\\x1b[31m\\n1")
+        await asyncio.sleep(0)
+        print("ready")
+        await asyncio.Event().wait()
+    wakeloop.run(main())
+    """
+    with program(tmp_path, body, WAKELOOP_SLOW_TURN="10ms") as window:
+        text = window.get("/slow")[1]
+    assert text.isprintable() or text.rstrip("\n").isprintable()
+    [slow] = json.loads(text)["loops"][0]["slow"]
+    assert slow["name"] == "worker\x1b[31m\n1 main.<locals>.worker" and 0.02 <= slow["seconds"] < 20
+
+
+def test_readiness_is_what_the_program_sets(tmp_path):
+    body = """
+    wakeloop.set_ready(False)
+    async def main():
+        print("ready")
+        await asyncio.to_thread(sys.stdin.readline)
+        wakeloop.set_ready(True, limit="100ms")
+        print("set")
+        await asyncio.to_thread(sys.stdin.readline)
+        time.sleep(1000)
+    wakeloop.run(main())
+    """
+    with program(tmp_path, body) as window:
+
+        def go_on():
+            window.process.stdin.write("\n")
+            window.process.stdin.flush()
+
+        assert window.get("/readyz") == (503, "not ready: the program says so\n")
+        go_on()
+        assert window.process.stdout.readline() == "set\n"
+        until(lambda answer: answer == (200, "ready\n"), lambda: window.get("/readyz"))
+        go_on()
+        _, text = until(lambda answer: answer[0] == 503, lambda: window.get("/readyz"))
+        assert re.fullmatch(r'not ready: the event loop "MainThread" is late by \d+\.\d+ s\n', text)
+
+
+def test_the_probes_of_the_deployment_page_are_paths_of_the_window():
+    yaml = pytest.importorskip("yaml")
+    page = (DOCS / "guides" / "deployment.md").read_text()
+    [manifest] = re.findall(r"^```yaml[^\n]*\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    template = yaml.safe_load(manifest)["spec"]["template"]
+    [container] = template["spec"]["containers"]
+    given = {each["name"]: each["value"] for each in container["env"]}
+    ports = {each["name"]: each["containerPort"] for each in container["ports"]}
+    probes = [container[f"{name}Probe"]["httpGet"] for name in ("startup", "readiness", "liveness")]
+    annotations = template["metadata"]["annotations"]
+    assert given["WAKELOOP_ADMIN"] == f"0.0.0.0:{ports['window']}" and {each["port"] for each in probes} == {"window"}
+    assert annotations["prometheus.io/port"] == str(ports["window"])
+    with wakeloop.admin("0.0.0.0:0", limit=given["WAKELOOP_ADMIN_LIMIT"]) as window:
+        port = int(window.addresses[-1].rpartition(":")[2])
+        for path in [*(each["path"] for each in probes), annotations["prometheus.io/path"]]:
+            # The kubelet and Prometheus ask by the address of the pod.
+            assert get(socket.create_connection(("127.0.0.1", port)), path, host=f"10.1.2.3:{ports['window']}")[0] == 200
+
+
+def test_a_closed_loop_is_not_shown(tmp_path):
+    with wakeloop.admin(f"unix:{tmp_path}/window"):
+
+        def shown():
+            sock = socket.socket(socket.AF_UNIX)
+            sock.connect(f"{tmp_path}/window")
+            return [loop["name"] for loop in json.loads(get(sock, "/loops")[1])["loops"]]
+
+        loop, other = wakeloop.new_event_loop(), wakeloop.new_event_loop()
+        assert shown() == ["MainThread", "MainThread-2"]
+        loop.close()
+        assert shown() == ["MainThread-2"]
+        other.close()
+        assert shown() == []
+
+
+# -- what needs the GIL, and traces -------------------------------------------------------------------------------------
+
+WAITS = """
+async def worker(lock):
+    async with lock:
+        pass
+async def main():
+    lock = asyncio.Lock()
+    await lock.acquire()
+    task = asyncio.create_task(worker(lock), name="wor\\x1b[mker")
+    await asyncio.sleep(0)
+    print("ready")
+    {rest}
+wakeloop.run(main())
+"""
+
+
+def test_tasks_are_shown_also_while_the_loop_is_blocked(tmp_path):
+    with program(tmp_path, WAITS.format(rest="time.sleep(1000)")) as window:
+        status, text = window.get("/tasks")
+        assert status == 200 and text.isascii() and "\x1b" not in text
+        [loop] = json.loads(text)["loops"]
+        [worker] = [task for task in loop["tasks"] if task["coroutine"] == "worker"]
+        assert worker["name"] == "wor\x1b[mker" and worker["state"] == "waiting" and "Lock" in worker["waits_for"]
+        assert any("worker" in frame for frame in worker["stack"])
+        # Python is asked once a second at most.
+        assert window.get("/tasks") == (200, text)
+
+
+@needs_watchdog
+def test_tasks_say_who_keeps_the_gil(tmp_path):
+    rest = """await asyncio.to_thread(sys.stdin.readline)
+    import ctypes
+    ctypes.PyDLL(None).poll(None, 0, 1000_000)"""
+    with program(tmp_path, WAITS.format(rest=rest)) as window:
+        assert window.get("/tasks")[0] == 200
+        window.process.stdin.write("\n")
+        window.process.stdin.flush()
+        status, text = until(lambda answer: answer[0] == 503, lambda: window.get("/tasks"))
+        assert re.fullmatch(
+            r"the tasks could not be asked for in a second. The GIL is held by thread .*\. "
+            r"The last answer was \d+\.\d+ s ago\.\n", text
+        ), text  # fmt: skip
+        assert window.get("/livez")[0] == 200
+
+
+TICKS = """
+async def tick():
+    while True:
+        await asyncio.sleep(0.001)
+async def main():
+    print("ready")
+    await asyncio.create_task(tick(), name="ticker")
+wakeloop.run(main())
+"""
+
+
+@needs_recorder
+def test_a_trace_has_what_happens_from_now_on(tmp_path):
+    with program(tmp_path, TICKS) as window:
+        for target in ("/trace", "/trace?seconds=0", "/trace?seconds=nan", "/trace?seconds=1e9", "/trace?seconds=x"):
+            assert window.get(target)[0] == 400
+        status, text = window.get("/trace?seconds=0.2")
+        assert status == 200
+        events = json.loads(text)["traceEvents"]
+        assert any("ticker" in event["name"] for event in events)
+        # The recorder has ended, and can be started again.
+        again = json.loads(window.get("/trace?seconds=0.05")[1])["traceEvents"]
+        assert 0 < len(again)
+
+
+@pytest.mark.parametrize(
+    "path, busy",
+    [
+        pytest.param("/trace", "another trace is being recorded\n", marks=needs_recorder, id="trace"),
+        pytest.param("/labels", "somebody else asks for labels\n", id="labels"),
+    ],
+)
+def test_what_takes_seconds_is_answered_once_at_a_time_and_ends_with_its_connection(tmp_path, path, busy):
+    def begin():
+        connection = stack.enter_context(contextlib.closing(window.connect()))
+        # A peer may send more than it has to.
+        connection.sendall(f"GET {path}?seconds=60 HTTP/1.0\r\n\r\n".encode() + b"x" * 4096)
+        # An answer to this one says that the window has read the other.
+        window.get("/livez")
+        assert window.get(f"{path}?seconds=0.01") == (503, busy)
+        return connection
+
+    with program(tmp_path, TICKS) as window, contextlib.ExitStack() as stack:
+        begin().close()
+        until(lambda answer: answer[0] == 200, lambda: window.get(f"{path}?seconds=0.01"))
+        begin()
+        # One that others push out ends too.
+        for _ in range(33):
+            stack.enter_context(contextlib.closing(window.connect()))
+        until(lambda answer: answer[0] == 200, lambda: window.get(f"{path}?seconds=0.01"))
+
+
+@pytest.mark.skipif(not FREE_THREADED, reason="there is a recorder")
+def test_without_a_recorder_a_trace_is_refused(tmp_path):
+    with program(tmp_path, TICKS) as window:
+        assert window.get("/trace?seconds=1") == (503, "there is no recorder on a free-threaded build of Python\n")
+
+
+@needs_recorder
+def test_a_recorder_that_runs_is_read_and_goes_on(tmp_path):
+    path = str(tmp_path / "trace.json")
+    with program(tmp_path, TICKS, WAKELOOP_RECORD=path) as window:
+        for _ in range(2):
+            status, text = window.get("/trace?seconds=0.1")
+            assert status == 200 and any("ticker" in event["name"] for event in json.loads(text)["traceEvents"])
+
+
+# -- several processes --------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def workers(folder):
+    """Two programs that have the same TCP address, and its port."""
+    first = """
+    window = wakeloop.admin("127.0.0.1:0", limit="100ms")
+    async def main():
+        print("ready")
+        print(window.addresses[1].rsplit(":", 1)[1])
+        await asyncio.Event().wait()
+    wakeloop.run(main())
+    """
+    second = """
+    async def main():
+        print("ready")
+        await asyncio.to_thread(sys.stdin.readline)
+        time.sleep(1000)
+    wakeloop.run(main())
+    """
+    with program(folder, first, admin=None) as one:
+        port = int(one.process.stdout.readline())
+        with program(folder, second, admin=f"127.0.0.1:{port}", WAKELOOP_ADMIN_LIMIT="100ms") as two:
+            yield one, two, lambda target: get(socket.create_connection(("127.0.0.1", port)), target)
+
+
+def test_a_shared_address_answers_for_all_processes(tmp_path):
+    with workers(tmp_path) as (one, two, ask):
+        pids = sorted([one.pid, two.pid])
+        for _ in range(8):  # either of them may accept the connection
+            assert ask("/livez") == (200, "".join(f"process {pid}: alive: 1 event loops\n" for pid in pids))
+            assert [each["pid"] for each in json.loads(ask("/loops")[1])] == pids
+        status, text = ask("/metrics")
+        assert status == 200 and text.count("# HELP wakeloop_eventloop_turns_total ") == 1
+        assert sorted(map(int, re.findall(r'^wakeloop_eventloop_running\{pid="(\d+)",loop="MainThread"\} 1$', text, re.M))) == pids
+        two.process.stdin.write("\n")
+        two.process.stdin.flush()
+        _, text = until(lambda answer: answer[0] == 503, lambda: ask("/livez"))
+        assert text.startswith(f'process {two.pid}: the event loop "MainThread" has been in one turn')
+
+
+def test_a_shared_address_answers_for_all_processes_also_in_a_folder_with_a_long_path(tmp_path):
+    folder = tmp_path / ("long" * 40)
+    folder.mkdir()
+    with workers(folder) as (one, two, ask):
+        both = sorted([one.pid, two.pid])
+        assert ask("/livez") == (200, "".join(f"process {pid}: alive: 1 event loops\n" for pid in both))
+
+
+@pytest.mark.parametrize("killed", [0, 1])
+def test_a_shared_address_goes_on_when_one_of_its_processes_ends(tmp_path, killed):
+    with workers(tmp_path) as (*both, ask):
+        both[killed].process.kill()
+        both[killed].process.wait()
+        left = both[1 - killed].pid
+        for _ in range(8):
+            assert ask("/livez") == (200, f"process {left}: alive: 1 event loops\n")
+
+
+# -- bad input ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def window(tmp_path):
+    """A window in this process, by a function that connects to it."""
+
+    def connect():
+        sock = socket.socket(socket.AF_UNIX)
+        sock.settimeout(20)
+        sock.connect(f"{tmp_path}/window")
+        return sock
+
+    with wakeloop.admin(f"unix:{tmp_path}/window"):
+        yield connect
+
+
+def exchange(sock, data):
+    """Sends the data, and returns all that comes back."""
+    with contextlib.closing(sock):
+        sock.sendall(data)
+        found = b""
+        while piece := sock.recv(65536):
+            found += piece
+        return found
+
+
+@pytest.mark.parametrize(
+    ("data", "status"),
+    [
+        (b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nabc", 405),
+        (b"GET /%s HTTP/1.1\r\nHost: a\r\n\r\n" % (b"a" * 9000), 431),
+        (b"GET / HTTP/1.1\r\n" + b"a: b\r\n" * 100 + b"\r\n", 431),
+        (b"GET / HTTP/1.1\r\n\r\n", 400),
+        (b"GET / HTTP/3.0\r\n\r\n", 505),
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", 400),
+        (b"GET /../../etc/passwd HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n", 404),
+        (b"GET /%00%0d%0a HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n", 404),
+        (b"GET /\xc3\xa9 HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n", None),
+        (b"GET / HTTP/1.1\r\nHost: a\r\nX: \xff\r\n\r\n", 400),
+    ],
+)
+def test_what_is_no_question_is_refused(window, data, status):
+    answer = exchange(window(), data)
+    assert re.match(rb"HTTP/1.1 (%d) " % (status or 400), answer) or status is None and answer.startswith(b"HTTP/1.1 4")
+    assert get(window(), "/livez")[0] == 200
+
+
+def test_a_connection_answers_several_questions_and_head_has_no_body(window):
+    requests = b"GET /livez HTTP/1.1\r\nHost: a\r\n\r\nHEAD /livez HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
+    answer = exchange(window(), requests)
+    first, rest = answer.split(b"\r\n\r\n", 1)
+    assert b"Connection: keep-alive" in first and rest.startswith(b"alive: ")
+    assert answer.endswith(b"Connection: close\r\n\r\n") and answer.count(b"Content-Length: ") == 2
+
+
+def test_a_head_that_comes_byte_by_byte_is_read_and_one_that_does_not_come_is_given_up(window):
+    with contextlib.closing(window()) as sock:
+        for byte in b"GET /livez HTTP/1.0\r\n\r\n":
+            sock.sendall(bytes([byte]))
+        assert sock.recv(65536).startswith(b"HTTP/1.1 200 OK\r\n")
+    assert exchange(window(), b"GET /livez HT").startswith(b"HTTP/1.1 408 ")
+
+
+def test_more_connections_than_there_may_be_end_the_oldest(window):
+    with contextlib.ExitStack() as stack:
+        idle = [stack.enter_context(contextlib.closing(window())) for _ in range(100)]
+        assert get(window(), "/livez")[0] == 200
+        assert idle[0].recv(1) == b""
+
+
+def test_a_name_that_is_not_ours_and_a_path_for_the_inside_are_refused_on_a_tcp_address():
+    with wakeloop.admin("127.0.0.1:0") as window:
+        host, port = window.addresses[1].rsplit(":", 1)
+
+        def ask(target, name):
+            return get(socket.create_connection((host, int(port))), target, host=name)
+
+        assert ask("/stack", f"localhost:{port}")[0] in (200, 503) and ask("/", "127.0.0.1")[0] == 200
+        assert ask("/livez", "evil.example")[0] == ask("/", f"evil.example:{port}")[0] == 421
+    with wakeloop.admin("0.0.0.0:0") as window:
+        port = int(window.addresses[1].rsplit(":", 1)[1])
+        for target, status in [("/livez", 200), ("/readyz", 200), ("/metrics", 200), ("/", 404), ("/stack", 404), ("/loops", 404)]:
+            assert get(socket.create_connection(("127.0.0.1", port)), target, host="10.0.0.1")[0] == status
+
+
+# -- addresses, processes and threads ----------------------------------------------------------------------------------
+
+
+def test_the_socket_is_the_users_alone_and_is_removed(tmp_path, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    with wakeloop.admin() as window:
+        [address] = window.addresses
+        path = address.removeprefix("unix:")
+        assert path == str(tmp_path / f"wakeloop-{os.geteuid()}" / str(os.getpid()))
+        assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
+        assert stat.S_IMODE(os.stat(os.path.dirname(path)).st_mode) == 0o700
+        assert (window.limit, window.is_open()) == (10.0, True) and "open" in repr(window)
+    assert not os.path.exists(path) and not window.is_open()
+    window.close()
+
+
+@pytest.mark.parametrize("address", [None, "127.0.0.1:0"])
+def test_a_window_that_is_closed_leaves_no_folder_behind_but_one_that_others_use(tmp_path, monkeypatch, address):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    folder = tmp_path / f"wakeloop-{os.geteuid()}"
+    with wakeloop.admin(address):
+        assert os.listdir(tmp_path) == [folder.name]
+    assert os.listdir(tmp_path) == []
+    with wakeloop.admin(address):
+        (folder / "1").touch()
+    assert os.listdir(folder) == ["1"]
+
+
+def test_the_folder_is_the_one_for_temporary_files_even_if_the_current_folder_changes(tmp_path, monkeypatch):
+    def folder():
+        with wakeloop.admin() as window:
+            return os.path.dirname(window.addresses[0].removeprefix("unix:"))
+
+    name = f"wakeloop-{os.geteuid()}"
+    (tmp_path / "there").mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TMPDIR", "there")
+    assert folder() == str(tmp_path / "there" / name)
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "missing"))
+    assert folder() == f"/tmp/{name}"
+
+
+def test_the_sockets_of_killed_processes_are_removed_after_a_minute_by_the_next_window(tmp_path):
+    folder = tmp_path / f"wakeloop-{os.geteuid()}"
+    waits = """
+    async def main():
+        print("ready")
+        await asyncio.Event().wait()
+    wakeloop.run(main())
+    """
+    with program(tmp_path, waits) as alive, workers(tmp_path) as (old, fresh, _):
+        for window in (old, fresh):
+            window.process.kill()
+            window.process.wait()
+        [group] = [path for path in folder.iterdir() if path.is_dir()]
+        for pid in (alive.pid, old.pid):
+            for path in (folder / str(pid), group / str(pid)):
+                if path.is_symlink() or path.exists():
+                    os.utime(path, (0, 0), follow_symlinks=False)
+        with program(tmp_path, waits) as third:
+            left = {path.name for path in folder.iterdir() if path.is_socket()}
+            assert left == {str(window.pid) for window in (alive, fresh, third)}
+            # The link to the old one leads nowhere now.
+            assert [path.name for path in group.iterdir()] == [str(fresh.pid)]
+            assert alive.get("/livez")[0] == third.get("/livez")[0] == 200
+
+
+@pytest.mark.parametrize("kind", ["link", "open", "file"])
+def test_a_folder_that_is_not_the_users_alone_is_refused(tmp_path, monkeypatch, kind):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    folder = tmp_path / f"wakeloop-{os.geteuid()}"
+    if kind == "link":
+        (tmp_path / "elsewhere").mkdir(mode=0o700)
+        folder.symlink_to("elsewhere")
+    elif kind == "open":
+        folder.mkdir(mode=0o755)
+    else:
+        folder.touch(mode=0o700)
+    with pytest.raises(RuntimeError, match="is not a folder of this user alone"):
+        wakeloop.admin()
+    # With an address, the process does without its own socket.
+    with wakeloop.admin("127.0.0.1:0") as window:
+        assert len(window.addresses) == 1
+
+
+def test_a_socket_that_was_left_behind_is_replaced_and_one_in_use_is_not(tmp_path):
+    path = str(tmp_path / "window")
+    with contextlib.closing(socket.socket(socket.AF_UNIX)) as left:
+        left.bind(path)
+    with wakeloop.admin(f"unix:{path}"):
+        pass
+    with contextlib.closing(socket.socket(socket.AF_UNIX)) as used:
+        used.bind(path)
+        used.listen()
+        with pytest.raises(OSError, match="Address already in use"):
+            wakeloop.admin(f"unix:{path}")
+    os.remove(path)
+    (tmp_path / "file").touch()
+    os.symlink(tmp_path / "file", path)
+    with pytest.raises(OSError, match="Address already in use"):
+        wakeloop.admin(f"unix:{path}")
+
+
+def test_the_socket_of_a_process_with_the_same_number_is_replaced_only_if_nobody_listens(tmp_path, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    with wakeloop.admin() as window:
+        path = window.addresses[0].removeprefix("unix:")
+    os.mkdir(os.path.dirname(path), mode=0o700)
+    with contextlib.closing(socket.socket(socket.AF_UNIX)) as other:
+        other.bind(path)
+        other.listen()
+        with pytest.raises(OSError, match="Address already in use"):
+            wakeloop.admin()
+        other.close()
+        with wakeloop.admin():
+            assert os.path.exists(path)
+
+
+def test_threads_that_open_windows_at_once_leave_one(tmp_path):
+    def opens(number):
+        for _ in range(5):
+            opened.append(wakeloop.admin(f"unix:{tmp_path}/{number}-{len(opened)}"))
+
+    opened = []
+    threads = [threading.Thread(target=opens, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [window.is_open() for window in opened].count(True) == 1
+    for window in opened:
+        window.close()
+
+
+@pytest.mark.parametrize("address", ["", "2", "unix:", "host", "host:port", "127.0.0.1:70000", "unix:" + "x" * 200])
+def test_an_address_that_means_nothing_is_refused(address):
+    with pytest.raises((ValueError, OSError)):
+        wakeloop.admin(address)
+
+
+@pytest.mark.parametrize(("limit", "error"), [(0, ValueError), ("soon", ValueError), (-1, ValueError), ([], TypeError)])
+def test_a_limit_that_means_nothing_is_refused(limit, error):
+    with pytest.raises(error, match="limit must be a"):
+        wakeloop.admin(limit=limit)
+    with pytest.raises(error, match="limit must be a"):
+        wakeloop.set_ready(limit=limit)
+
+
+def test_a_window_takes_the_place_of_an_earlier_one(tmp_path):
+    with wakeloop.admin(f"unix:{tmp_path}/a") as first, wakeloop.admin(f"unix:{tmp_path}/b") as second:
+        assert (first.is_open(), second.is_open()) == (False, True)
+        assert not os.path.exists(tmp_path / "a")
+
+
+def test_without_a_window_no_thread_is_started(tmp_path):
+    body = "loop = wakeloop.new_event_loop()\nprint('ready')\nloop.run_forever()"
+    with program(tmp_path, body, admin=None) as window:
+        assert len(os.listdir(f"/proc/{window.pid}/task")) == 1
+        assert not os.path.exists(window.path)
+
+
+def test_a_forked_child_has_no_window_until_its_first_loop_when_the_environment_asks(tmp_path):
+    body = """
+    listener = wakeloop.admin("127.0.0.1:0")
+    port = int(listener.addresses[1].rsplit(":", 1)[1])
+    if (child := os.fork()) == 0:
+        assert not listener.is_open()
+        listener.close()
+        os.write(1, b"%d\\n" % os.getpid())
+        sys.stdin.readline()
+        wakeloop.run(asyncio.sleep(0))
+        print("opened", flush=True)
+        sys.stdin.readline()
+        os._exit(0)
+    os.write(1, b"%d %d\\n" % (child, port))
+    os.waitpid(child, 0)
+    """
+    with program(tmp_path, "print('ready')\n" + "import textwrap\nexec(textwrap.dedent(" + repr(body) + "))") as window:
+        lines = {len(line.split()): line.split() for line in (window.process.stdout.readline() for _ in range(2))}
+        [child], port = lines[1], int(lines[2][1])
+        path = os.path.join(os.path.dirname(window.path), child)
+        assert window.get("/livez")[0] == 200 and not os.path.exists(path)
+        # The child has no copy of the listener, so its parent accepts each connection.
+        for _ in range(8):
+            assert get(socket.create_connection(("127.0.0.1", port)), "/livez")[0] == 200
+        window.process.stdin.write("\n")
+        window.process.stdin.flush()
+        assert window.process.stdout.readline() == "opened\n"
+        sock = socket.socket(socket.AF_UNIX)
+        sock.connect(path)
+        assert f"process {child}" in get(sock, "/")[1]
+        os.kill(int(child), signal.SIGKILL)
+
+
+def test_a_window_can_be_opened_and_closed_while_it_is_asked(tmp_path):
+    ended, answers = threading.Event(), []
+
+    def ask():
+        while not ended.is_set():
+            with contextlib.suppress(OSError, ValueError), contextlib.closing(socket.socket(socket.AF_UNIX)) as sock:
+                sock.settimeout(20)
+                sock.connect(f"{tmp_path}/window")
+                sock.sendall(b"GET /loops HTTP/1.0\r\n\r\n")
+                answers.append(sock.recv(12))
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    try:
+        while answers.count(b"HTTP/1.1 200") < 20:
+            with wakeloop.admin(f"unix:{tmp_path}/window"):
+                wakeloop.new_event_loop().close()
+    finally:
+        ended.set()
+        thread.join()

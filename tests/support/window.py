@@ -1,0 +1,73 @@
+"""Programs with a window (`wakeloop.admin`), and questions to it."""
+
+import contextlib
+import http.client
+import json
+import os
+import socket
+import subprocess
+import sys
+import textwrap
+
+from .loops import PRELUDE
+
+
+class Window:
+    """A program that runs, and the socket of its window."""
+
+    def __init__(self, process, folder):
+        self.process, self.pid = process, process.pid
+        self.path = os.path.join(folder, f"wakeloop-{os.geteuid()}", str(process.pid))
+
+    def connect(self):
+        sock = socket.socket(socket.AF_UNIX)
+        sock.settimeout(20)
+        sock.connect(self.path)
+        return sock
+
+    def get(self, target, method="GET"):
+        """The status and the text of an answer."""
+        return get(self.connect(), target, method)
+
+    def json(self, target):
+        status, text = self.get(target)
+        assert status == 200, text
+        return json.loads(text)
+
+
+def get(sock, target, method="GET", host="localhost"):
+    send_request(sock, target, method, host)
+    return answer_to(sock, method)
+
+
+def send_request(sock, target, method="GET", host="localhost"):
+    sock.sendall(f"{method} {target} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())
+
+
+def answer_to(sock, method="GET"):
+    """The status and the text of the answer to what was sent. Closes the connection."""
+    with contextlib.closing(sock):
+        answer = http.client.HTTPResponse(sock, method=method)
+        answer.begin()
+        return answer.status, answer.read().decode()
+
+
+@contextlib.contextmanager
+def program(folder, body, *, admin="1", options=(), **environment):
+    """Runs `body` until the block ends. It prints `ready` when it can be asked."""
+    source = PRELUDE["wakeloop"] + "import os, sys, threading, time, wakeloop\n" + textwrap.dedent(body)
+    given = {**os.environ, "TMPDIR": str(folder), **environment}
+    if admin is not None:
+        given["WAKELOOP_ADMIN"] = admin
+    line = [sys.executable, "-u", "-X", "faulthandler", *options, "-c", source]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    process = subprocess.Popen(line, env=given, text=True, **pipes)
+    try:
+        said = process.stdout.readline()
+        assert said == "ready\n", said + process.stderr.read()
+        yield Window(process, folder)
+    finally:
+        process.kill()
+        if process.stdin.closed:
+            process.stdin = None
+        process.communicate()
