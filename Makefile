@@ -28,7 +28,7 @@ CAN_EMBED = $(PY) -c 'import sys, pathlib, sysconfig as s; v = s.get_config_var;
 	sys.exit(not (pathlib.Path(v("LIBDIR")) / v("LDLIBRARY")).exists())'
 
 .DEFAULT_GOAL := help
-.PHONY: help tools environment build requirements demo docs guides every-guide test test-rust test-rust-with-python test-python test-loop test-others conformance-quick measure nightly nightly-report loom mutants mutants-python shuttle miri sanitize sanitize-threads other-systems debug-python debug-tests bench-echo conformance conformance-modes conformance-3.14 conformance-matrix conformance-summed ecosystem extension lint check-free-threaded types soak stress-loops stress-loops-sanitized fuzz fuzz-coverage determinism testing-peers bench bench-3.14 bench-3.15 bench-quick results bench-instructions bench-shares bench-workers bench-primitives bench-files bench-queues bench-bulk bench-runtime wheels wheels-macos check-wheels sdist check-sdist check-arm64 licenses deny workflows address release-check clean
+.PHONY: help tools environment build requirements demo docs guides every-guide test test-rust test-rust-with-python test-python test-loop test-others conformance-quick measure nightly nightly-report loom mutants mutants-python shuttle miri sanitize sanitize-threads other-systems debug-python debug-tests bench-echo conformance conformance-modes conformance-3.14 conformance-matrix conformance-summed ecosystem extension lint check-free-threaded types soak stress-loops stress-loops-sanitized fuzz fuzz-coverage determinism testing-peers bench bench-3.14 bench-3.15 bench-quick results bench-instructions bench-shares bench-fastapi bench-workers bench-primitives bench-files bench-queues bench-bulk bench-runtime wheels wheels-macos check-wheels sdist check-sdist check-arm64 licenses deny workflows address release-check clean
 
 help: ## lists the main targets
 	@awk -F ':.*## ' '/^[a-z0-9.-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -381,6 +381,10 @@ bench-workers: $(MADE)-extension $(MADE)-bench #- shows how evenly the workers o
 
 bench-shares: $(MADE)-extension $(MADE)-bench #- shows with perf in whose code the CPU time is spent; writes benchmarks/SHARES.md
 	$(PY) benchmarks/shares.py --page benchmarks/SHARES.md
+
+bench-fastapi: $(MADE)-extension $(MADE)-bench #- the same for a request to FastAPI, in more rounds; writes benchmarks/FASTAPI.md
+	$(PY) benchmarks/shares.py --only http/fastapi --only http/uvicorn-httptools --rounds 31 \
+	--title "Where the time goes with FastAPI" --page benchmarks/FASTAPI.md
 
 bench-primitives: $(MADE)-extension $(MADE)-bench #- compares wakeloop's primitives with asyncio on every loop, and with tokio
 	@VIRTUAL_ENV=$(abspath $(VENV)) CARGO_TARGET_DIR=$(or $(CARGO_TARGET_DIR),$(abspath target)) \
