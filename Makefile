@@ -24,8 +24,9 @@ PEERS  := uvloop rloop rsloop zuvloop
 # Rust tests with the python feature embed an interpreter. pyo3 links the library of the venv's Python for that.
 LIBDIR  = $(shell $(PY) -c 'import sysconfig; print(sysconfig.get_config_var("LIBDIR"))')
 EMBED   = PYO3_PYTHON=$(abspath $(PY)) LD_LIBRARY_PATH=$(LIBDIR)$${LD_LIBRARY_PATH:+:$$LD_LIBRARY_PATH}
+# A static library can seldom be linked into the extension: it is not compiled for that.
 CAN_EMBED = $(PY) -c 'import sys, pathlib, sysconfig as s; v = s.get_config_var; \
-	sys.exit(not (pathlib.Path(v("LIBDIR")) / v("LDLIBRARY")).exists())'
+	sys.exit(not (v("Py_ENABLE_SHARED") and (pathlib.Path(v("LIBDIR")) / v("LDLIBRARY")).exists()))'
 
 .DEFAULT_GOAL := help
 .PHONY: help tools environment build requirements demo docs guides every-guide test test-rust test-rust-with-python test-python test-loop test-others conformance-quick measure nightly nightly-report loom mutants mutants-python shuttle miri sanitize sanitize-threads other-systems debug-python debug-tests bench-echo conformance conformance-modes conformance-3.14 conformance-matrix conformance-summed ecosystem extension lint check-free-threaded types soak stress-loops stress-loops-sanitized fuzz fuzz-coverage determinism testing-peers bench bench-3.14 bench-3.15 bench-quick results bench-instructions bench-shares bench-fastapi bench-workers bench-primitives bench-files bench-queues bench-bulk bench-runtime wheels wheels-macos check-wheels sdist check-sdist check-arm64 licenses deny workflows address release-check clean
@@ -156,11 +157,11 @@ test-rust: $(MADE)-venv ## runs the Rust tests, of the runtime without Python an
 	cargo test --package wakeloop-load --quiet
 	@if $(CAN_EMBED); then set -ex; $(EMBED) cargo test --features async-runtimes --quiet --lib --test async_runtimes; \
 	$(EMBED) cargo test --features async-runtimes --quiet --doc; \
-	else echo "skipped: cargo test with the python feature ($(PYTHON) has no library to link)"; fi
+	else echo "skipped: cargo test with the python feature ($(PYTHON) has no shared library to link)"; fi
 
 test-rust-with-python: $(MADE)-venv #- runs all the Rust tests in a build with Python
 	@if $(CAN_EMBED); then set -x; $(EMBED) cargo test --features async-runtimes --quiet; \
-	else echo "skipped: $(PYTHON) has no library to link"; fi
+	else echo "skipped: $(PYTHON) has no shared library to link"; fi
 
 test-python: test-loop test-others ## runs the Python tests
 
@@ -324,7 +325,7 @@ SECONDS_EACH ?= 60
 # The fuzzer has the crate and the interpreter in it. So it needs no extension, but a library of Python to link.
 fuzz-coverage: $(MADE)-test #- runs the fuzz targets in tests/fuzz for SECONDS_EACH (60) seconds each (libFuzzer)
 	@if $(CAN_EMBED); then $(PY) -m tests.fuzz --seconds $(SECONDS_EACH); \
-	else echo "skipped: the fuzz targets ($(PYTHON) has no library to link)"; fi
+	else echo "skipped: the fuzz targets ($(PYTHON) has no shared library to link)"; fi
 
 determinism: $(MADE)-extension $(MADE)-test #- runs 200 programs of wakeloop.testing with 20 seeds, five times each, and compares their steps
 	$(PY) -m tests.testing.determinism
