@@ -9,9 +9,10 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 
 use super::attached;
-use super::layout::{self, Layout};
+use super::layout::{self, FreeThreaded, Layout};
 use super::memory::Memory;
 use super::stack::{DEEPEST, Frame, Stack};
+use crate::capi::section::FREE_THREADED;
 use crate::capi::threads::ident;
 
 /// How often it is tried to read a stack.
@@ -37,6 +38,8 @@ pub(crate) struct Thread {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Holder {
     Unknown,
+    /// There is no GIL.
+    Absent,
     Nobody,
     Thread(Thread),
 }
@@ -59,14 +62,20 @@ pub(crate) fn prepare(py: Python<'_>) {
 fn is_right(py: Python<'_>, memory: &Memory, layout: &Layout) -> bool {
     // SAFETY: this thread is attached.
     let state = unsafe { ffi::PyThreadState_Get() };
-    let Some(Holder::Thread(thread)) = holder(memory, layout) else { return false };
+    let own = thread(memory, layout, state.expose_provenance());
+    let holds = match holder(memory, layout) {
+        Some(Holder::Thread(thread)) => Some(thread) == own,
+        Some(Holder::Absent) => true,
+        _ => false,
+    };
     // SAFETY: this thread's own state.
     let stack = unsafe { attached::stack(py, state) };
-    thread.state == state.expose_provenance()
-        && thread.ident == ident()
-        && self::stack(memory, layout, thread.state) == Some(stack)
-        && threads(memory, layout).iter().all(|thread| attached::is_alive(py, thread.state))
-        && threads(memory, layout).contains(&thread)
+    holds
+        && own.is_some_and(|own| own.ident == ident() && threads(memory, layout).contains(&own))
+        && self::stack(memory, layout, state.addr()) == Some(stack)
+        && is_attached(memory, layout, state.addr()) == Some(true)
+        // Without a GIL the list may change while the interpreter is asked.
+        && (FREE_THREADED || threads(memory, layout).iter().all(|thread| attached::is_alive(py, thread.state)))
 }
 
 impl Reader {
@@ -77,9 +86,27 @@ impl Reader {
     }
 
     /// The stack of a thread; `None` if it cannot be read. While the thread runs Python code, its frames may change in
-    /// the middle of that.
+    /// the middle of that. Without a GIL it often runs, so two stacks in a row shall have the same functions.
     pub(crate) fn stack(&self, thread: usize) -> Option<Stack> {
-        (0..ATTEMPTS).find_map(|_| stack(&self.memory, self.layout, thread).filter(|stack| !stack.is_empty()))
+        let mut last: Option<Stack> = None;
+        for _ in 0..ATTEMPTS {
+            let found = stack(&self.memory, self.layout, thread).filter(|stack| !stack.is_empty());
+            let Some(found) = found else { continue };
+            let is_same = |last: Stack| {
+                last.len() == found.len() && last.iter().zip(&found).all(|(a, b)| a.function == b.function)
+            };
+            if !FREE_THREADED || last.take().is_some_and(is_same) {
+                return Some(found);
+            }
+            last = Some(found);
+        }
+        last
+    }
+
+    /// Is a thread attached to the interpreter, so that it runs Python code, or native code that has not released it?
+    /// With a GIL only its holder is.
+    pub(crate) fn is_attached(&self, thread: usize) -> bool {
+        is_attached(&self.memory, self.layout, thread) == Some(true)
     }
 
     /// The holder of the GIL at this moment.
@@ -102,9 +129,21 @@ impl Reader {
 }
 
 fn holder(memory: &Memory, layout: &Layout) -> Option<Holder> {
+    if let Some(FreeThreaded { gil, .. }) = layout.free_threaded
+        && memory.int(gil)? == 0
+    {
+        return Some(Holder::Absent);
+    }
     match memory.int(layout.gil.locked)? {
         1 => thread(memory, layout, memory.word(layout.gil.holder)?).map(Holder::Thread),
         _ => Some(Holder::Nobody),
+    }
+}
+
+fn is_attached(memory: &Memory, layout: &Layout, state: usize) -> Option<bool> {
+    match layout.free_threaded {
+        Some(FreeThreaded { status, .. }) => Some(memory.int(state + status)? & layout::ATTACHED != 0),
+        None => Some(matches!(holder(memory, layout)?, Holder::Thread(thread) if thread.state == state)),
     }
 }
 
@@ -154,9 +193,21 @@ fn frame(memory: &Memory, layout: &Layout, frame: usize) -> Option<Frame> {
         let table = memory.bytes(memory.word(code + layout.code.lines)?)?;
         let instruction = memory.word(frame + layout.frame.instruction)?;
         // Before its first instruction, a frame of 3.12 and earlier points in front of the code.
-        line_of(&table, first_line, instruction.saturating_sub(code + layout.code.instructions))
+        let begin = instructions(memory, layout, frame, code)?;
+        line_of(&table, first_line, instruction.saturating_sub(begin))
     };
     Some(Frame { file: text(layout.code.file)?, line: line(), function })
+}
+
+/// The address of the instructions that a frame runs.
+fn instructions(memory: &Memory, layout: &Layout, frame: usize, code: usize) -> Option<usize> {
+    let Some(FreeThreaded { copy, copies, .. }) = layout.free_threaded else {
+        return Some(code + layout.code.instructions);
+    };
+    let copies = memory.word(code + copies)?;
+    let copy = usize::try_from(memory.int(frame + copy)?).ok()?;
+    let is_there = copy < memory.word(copies)?;
+    memory.word(copies + (1 + is_there.then_some(copy)?) * size_of::<usize>())
 }
 
 /// The line of the instruction at this offset in bytes, by the code object's `co_linetable`. The format is described in

@@ -14,7 +14,6 @@ use super::monitor::Monitor;
 use super::output::Output;
 use crate::capi::Fallible;
 use crate::capi::error::{exception, raise_errno, raise_os_error};
-use crate::capi::section::FREE_THREADED;
 use crate::poison::unpoisoned;
 
 /// The process's watchdog. Locked with the GIL held, and only for a moment, so that no fork finds it locked.
@@ -72,10 +71,6 @@ impl Watchdog {
 #[pyfunction]
 #[pyo3(signature = (limit, fd, /))]
 pub(crate) fn start_watchdog(py: Python<'_>, limit: f64, fd: Option<RawFd>) -> PyResult<Watchdog> {
-    if FREE_THREADED {
-        // Stacks and thread states of other threads are read while the GIL keeps them as they are.
-        return Err(exception::<PyRuntimeError>("there is no watchdog on a free-threaded build of Python"));
-    }
     detached::prepare(py);
     let output = fd.map_or(Ok(Output::StandardError), duplicate)?;
     let shared = Arc::new(Shared::new());

@@ -15,6 +15,7 @@ pub(super) struct Layout {
     pub(super) frame: Frame,
     pub(super) code: Code,
     pub(super) gil: Gil,
+    pub(super) free_threaded: Option<FreeThreaded>,
     /// The address at which the interpreter has its first thread state.
     pub(super) threads: usize,
 }
@@ -60,6 +61,22 @@ pub(super) struct Gil {
     pub(super) locked: usize,
 }
 
+/// Offsets that free-threaded builds have beside the others.
+#[derive(Debug)]
+pub(super) struct FreeThreaded {
+    /// The address of an `int`: whether there is a GIL.
+    pub(super) gil: usize,
+    /// In a thread state: an `int` whose bit [`ATTACHED`] says whether the thread is attached to the interpreter.
+    pub(super) status: usize,
+    /// In a frame: an `int`, which of its code object's copies of the instructions it runs. Each thread has one.
+    pub(super) copy: usize,
+    /// In a code object: the copies, an array of pointers behind its size.
+    pub(super) copies: usize,
+}
+
+/// A bit of [`FreeThreaded::status`], `_status.active`.
+pub(super) const ATTACHED: i32 = 1 << 4;
+
 /// The address of `_PyRuntime`.
 #[cfg(any(not(Py_3_12), all(Py_3_13, not(Py_3_16))))]
 fn runtime() -> Option<usize> {
@@ -94,7 +111,12 @@ cfg_select! {
             let runtime = runtime().filter(|runtime| memory.word(*runtime) == Some(COOKIE))?;
             let offset = |place: usize| memory.word(runtime + place * size_of::<usize>());
             Some(Layout {
-                thread: Thread { next: offset(thread - 2)?, frame: offset(thread)?, ident: offset(id)?, native_id: offset(id + 1)? },
+                thread: Thread {
+                    next: offset(thread - 2)?,
+                    frame: offset(thread)?,
+                    ident: offset(id)?,
+                    native_id: offset(id + 1)?,
+                },
                 frame: Frame { previous: offset(frame)?, code: offset(frame + 1)?, instruction: offset(frame + 2)? },
                 code: Code {
                     file: offset(code)?,
@@ -104,6 +126,15 @@ cfg_select! {
                     instructions: offset(code + 8)?,
                 },
                 gil: Gil { holder: interpreter() + offset(holder)?, locked: interpreter() + offset(holder - 1)? },
+                free_threaded: match offset(2)? {
+                    0 => None,
+                    _ => Some(FreeThreaded {
+                        gil: interpreter() + offset(holder - 2)?,
+                        status: offset(id + 3)?,
+                        copy: offset(frame + 6)?,
+                        copies: offset(code + 9)?,
+                    }),
+                },
                 threads: interpreter() + offset(9)?,
             })
         }
@@ -117,6 +148,7 @@ cfg_select! {
                 frame: Frame { current: 0, previous: 8, code: 0, instruction: 56 },
                 code: Code { file: 112, name: 128, lines: 136, first_line: 68, instructions: 192 },
                 gil: Gil { holder: gil + 8, locked: gil + 16 },
+                free_threaded: None,
                 threads: interpreter() + 72,
             })
         }
@@ -130,6 +162,7 @@ cfg_select! {
                 frame: Frame { current: 8, previous: 48, code: 32, instruction: 56 },
                 code: Code { file: 112, name: 128, lines: 136, first_line: 72, instructions: 184 },
                 gil: Gil { holder: gil + 8, locked: gil + 16 },
+                free_threaded: None,
                 threads: interpreter() + 16,
             })
         }

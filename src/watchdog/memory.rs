@@ -10,10 +10,14 @@ use std::ptr::with_exposed_provenance;
 
 use pyo3::ffi;
 
+use crate::capi::section::FREE_THREADED;
+
 /// The kernel copies so much at once: an empty pipe has room for it.
 const CHUNK: usize = libc::PIPE_BUF;
 /// Strings are cut here, in characters.
 const LONGEST_TEXT: usize = 500;
+/// The bits for whether a `str` is interned. Without a GIL they are a byte, which threads change by itself.
+const INTERNED_BITS: u32 = if FREE_THREADED { 8 } else { 2 };
 /// Longer `bytes` are not read.
 const LONGEST_BYTES: usize = 1 << 20;
 
@@ -80,9 +84,9 @@ impl Memory {
             return None;
         }
         let length = self.word(address + offset_of!(ffi::PyASCIIObject, length))?.min(LONGEST_TEXT);
-        // The bits, from the lowest: two for `interned`, three for `kind`, `compact`, `ascii`.
-        let state = self.int(address + offset_of!(ffi::PyASCIIObject, state))?;
-        let (size, compact, ascii) = ((state >> 2 & 7) as usize, state >> 5 & 1, state >> 6 & 1);
+        // The bits, from the lowest: `interned`, three for `kind`, `compact`, `ascii`.
+        let state = self.int(address + offset_of!(ffi::PyASCIIObject, state))? >> INTERNED_BITS;
+        let (size, compact, ascii) = ((state & 7) as usize, state >> 3 & 1, state >> 4 & 1);
         if compact == 0 || !matches!(size, 1 | 2 | 4) {
             return None;
         }

@@ -26,6 +26,10 @@
 //! stands in native code or waits, so its stack does not change in practice. The layout of the interpreter's structs is
 //! tested when the watchdog starts, and not used if the test fails.
 //!
+//! **On a free-threaded build** there is no helper: to be attached keeps no other thread from going on. Everything is
+//! read as without the GIL. A thread that computes changes its stack meanwhile, so it is read until two in a row have
+//! the same functions. Names of tasks are not read.
+//!
 //! **Locks.** The two threads and `stop` share one mutex. Nobody who holds it waits for the GIL. A forked child does not
 //! touch its parent's.
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::detached::{Holder, Reader, Thread};
 use super::helper::{Answer, Question, Shared};
 use super::stack::Stack;
+use crate::capi::section::FREE_THREADED;
 use crate::event_loop::core::probe::heartbeat::{Beat, Heartbeat};
 
 /// What can be said about a thread.
@@ -58,9 +59,14 @@ pub(super) fn describe(
         _ => None,
     };
     let question = Question { heartbeat, beat, holder };
-    let answer = shared.ask(question, patience);
-    let gil =
-        if answer.is_some() { Gil::of(state, first) } else { Gil::kept(state, first, look(), patience) };
+    // Without a GIL, a helper that is attached does not keep the loop's thread from going on.
+    let answer = if FREE_THREADED { None } else { shared.ask(question, patience) };
+    let is_attached = || reader.as_ref().is_some_and(|reader| reader.is_attached(state));
+    let gil = match first {
+        Holder::Absent => Gil::Absent { runs: is_attached() },
+        _ if FREE_THREADED || answer.is_some() => Gil::of(state, first),
+        _ => Gil::kept(state, first, look(), patience),
+    };
     let answer = answer.unwrap_or_else(|| {
         let stack = |thread| reader.as_ref().and_then(|reader| reader.stack(thread)).unwrap_or_default();
         Answer { stack: stack(state), holder: holder.map(|it| (None, stack(it.state))), ..Answer::default() }
@@ -118,6 +124,10 @@ pub(crate) fn write_stack(text: &mut String, whose: &str, stack: &Stack) {
 /// What is known of the GIL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Gil {
+    /// There is none. Is the loop's thread attached to the interpreter?
+    Absent {
+        runs: bool,
+    },
     /// It could be taken, and before that the holder was not known, or nobody had it, or the loop's thread, or another.
     Unknown,
     Free,
@@ -133,7 +143,7 @@ enum Gil {
 impl Gil {
     fn of(state: usize, before: Holder) -> Gil {
         match before {
-            Holder::Unknown => Gil::Unknown,
+            Holder::Unknown | Holder::Absent => Gil::Unknown,
             Holder::Nobody => Gil::Free,
             Holder::Thread(thread) if thread.state == state => Gil::Loops,
             Holder::Thread(_) => Gil::Others,
@@ -162,6 +172,12 @@ impl Display for Situation<'_> {
         let other = self.other;
         let seconds = |time: Duration| Seconds(time.as_nanos() as u64);
         match self.gil {
+            Gil::Absent { runs: true } => {
+                f.write_str("There is no GIL. It runs Python code, or native code.")
+            }
+            Gil::Absent { runs: false } => {
+                f.write_str("There is no GIL. It is in a call that has left the interpreter.")
+            }
             Gil::KeptByLoop(time) => write!(
                 f,
                 "No progress: the GIL is held by this thread itself, which did not release it in {}. \

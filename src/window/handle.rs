@@ -19,7 +19,6 @@ use crate::bridge::io_error::raise_io;
 use crate::capi::Fallible;
 use crate::capi::error::exception;
 use crate::capi::fallible::{dict, py_tuple, try_list};
-use crate::capi::section::FREE_THREADED;
 use crate::poison::unpoisoned;
 use crate::watchdog::detached::{self, Reader};
 
@@ -103,10 +102,7 @@ impl Admin {
 #[pyo3(signature = (address, limit, /))]
 pub(crate) fn open_admin(py: Python<'_>, address: &[u8], limit: f64) -> PyResult<Admin> {
     static AT_EXIT: Once = Once::new();
-    if !FREE_THREADED {
-        // Without a GIL, nothing keeps the stacks of other threads as they are.
-        detached::prepare(py);
-    }
+    detached::prepare(py);
     let close = |server: Option<Arc<Server>>| py.detach(|| server.iter().for_each(|server| server.stop()));
     close(replace(None));
     let opened =

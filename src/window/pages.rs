@@ -168,6 +168,15 @@ impl Pages {
             }
             (Some(Holder::Thread(_)), None) => writeln!(text, "\nThe GIL is held by its {thread}."),
             (Some(Holder::Nobody), None) => writeln!(text, "\nNobody has the GIL. It runs in {thread}."),
+            (Some(Holder::Absent), None) => {
+                let attached = reader.is_some_and(|reader| reader.is_attached(state));
+                let what = if attached {
+                    "runs Python or native code"
+                } else {
+                    "is in a call that has left the interpreter"
+                };
+                writeln!(text, "\nThere is no GIL. It {what}, in {thread}.")
+            }
             _ => writeln!(text, "\nIt is not known who has the GIL."),
         };
         write_stack(&mut text, "Its stack", &own);
@@ -236,6 +245,7 @@ impl Pages {
                 let _ = write!(text, "The GIL is held by {}.", Named::new(None, Some(holder)));
             }
             Some(Holder::Nobody) => text.push_str("Nobody has the GIL now."),
+            Some(Holder::Absent) => text.push_str("There is no GIL."),
             _ => text.push_str("It is not known who has the GIL."),
         }
         if let Some(age) = age {

@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from tests.ecosystem.support import need_installed
+from tests.support.builds import FREE_THREADED
 from tests.support.socket_program import CLIENTS
 
 pytestmark = pytest.mark.timeout(90)
@@ -66,7 +67,9 @@ with asyncio.Runner(loop_factory=new_loop) as runner:
 """
 
 
-@pytest.mark.skipif(sys.version_info >= (3, 15), reason="asyncio itself hangs in run_in_executor under both libraries")
+@pytest.mark.skipif(
+    sys.version_info >= (3, 15) or FREE_THREADED, reason="asyncio itself hangs in run_in_executor under both libraries"
+)
 @pytest.mark.parametrize("order", ["before", "after"])
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_a_program_under_monkey_patching_does_what_it_does_on_asyncio(loop_name, library, order):

@@ -9,11 +9,12 @@ blocks run, in the order of the page, in one directory and in processes of their
     output measured    the same, but decimals, and numbers of four digits and more, may be others
     output eventually  the same, but the block before asks a server for a state that comes: it is run until it prints this
     since=3.12         only on this Python and newer
+    gil                only on a build of Python that has a GIL
     from=PATH          the block is a part of this file of the repository, which has tests of its own; with file=NAME, all
     not-run: REASON    the block does not run; the rest of the line says why
 
 A comment on the first line names what a page needs: `<!-- needs: uvicorn, redis-server -->`, packages by the names under
-which they are imported, programs by their own. Services of this list are started for the page. Port numbers of the page
+which they are imported, programs by their own, and `gil`. Services of this list are started for the page. Port numbers of the page
 are replaced by free ones.
 """
 
@@ -33,6 +34,8 @@ import time
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
+
+from tests.support.builds import FREE_THREADED
 
 ROOT = Path(__file__).parent.parent.parent
 DOCS = ROOT / "docs"
@@ -88,11 +91,13 @@ def needs(page):
 
 def missing(page):
     """What the page needs and this environment does not have."""
-    return [
-        need
-        for need in needs(page)
-        if not shutil.which(need, path=search_path()) and not (need.isidentifier() and importlib.util.find_spec(need))
-    ]
+    return [need for need in needs(page) if not is_there(need)]
+
+
+def is_there(need):
+    if need == "gil":
+        return not FREE_THREADED
+    return shutil.which(need, path=search_path()) or (need.isidentifier() and importlib.util.find_spec(need))
 
 
 def search_path():
@@ -188,7 +193,7 @@ class Reader:
                 self.said = self.run(self.command, where)
             case Block(language="python"):
                 # Warnings of other people's packages are theirs.
-                strict = [] if needs(self.page) else ["-W", "error"]
+                strict = [] if set(needs(self.page)) - {"gil"} else ["-W", "error"]
                 self.said = self.run([sys.executable, *strict, "-c", code], where, silent=bool(strict))
             case Block(language="toml"):
                 tomllib.loads(code)
