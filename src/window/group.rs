@@ -90,10 +90,10 @@ pub(super) fn merge(path: &str, parts: &[Part]) -> Answer {
         "/loops" | "/slow" | "/tasks" => Content::Json,
         _ => Content::Text,
     };
-    // That of a probe is the worst of all.
     let is_probe = matches!(path, "/livez" | "/readyz");
     let fails = parts.iter().any(|(_, answer)| answer.status != 200);
-    let status = if is_probe && fails { 503 } else { 200 };
+    // The samples of those that answer are worth having. Prometheus would throw them away with another status.
+    let status = if fails && content != Content::Metrics { 503 } else { 200 };
     let body = match content {
         Content::Text => {
             let text = |(pid, answer): &Part| format!("process {pid}: {}", answer.body);
@@ -157,11 +157,15 @@ mod tests {
         let expected = "# HELP a A\n# TYPE a gauge\na{pid=\"1\"} 1\n# HELP b B\n# TYPE b gauge\nb{pid=\"1\"} 1\n\
                         b{pid=\"2\"} 2\n# HELP c C\n# TYPE c gauge\nc{pid=\"2\"} 2\n";
         assert_eq!(merged, expected);
+        let without = merge("/metrics", &parts(&[(200, one), (503, "it does not answer\n")]));
+        assert_eq!((without.status, without.body.as_str()), (200, one));
     }
 
     #[test]
-    fn objects_become_a_list() {
+    fn objects_become_a_list_which_is_unavailable_if_one_of_them_is() {
         let list = merge("/slow", &parts(&[(200, "{}\n"), (503, "no\n")]));
-        assert_eq!((list.status, list.body.as_str()), (200, "[{}\n,{\"pid\":2,\"error\":\"no\"}\n]\n"));
+        assert_eq!((list.status, list.body.as_str()), (503, "[{}\n,{\"pid\":2,\"error\":\"no\"}\n]\n"));
+        let all = merge("/slow", &parts(&[(200, "{}\n"), (200, "{}\n")]));
+        assert_eq!((all.status, all.body.as_str()), (200, "[{}\n,{}\n]\n"));
     }
 }

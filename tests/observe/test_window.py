@@ -446,6 +446,76 @@ def test_a_shared_address_answers_for_all_processes_also_in_a_folder_with_a_long
         assert ask("/livez") == (200, "".join(f"process {pid}: alive: 1 event loops\n" for pid in both))
 
 
+@needs_watchdog
+@pytest.mark.parametrize("others", [0, 1])
+def test_tasks_of_a_tcp_address_are_unavailable_while_one_of_its_processes_does_not_answer(tmp_path, others):
+    body = """
+    window = wakeloop.admin({address!r})
+    print("ready")
+    print(window.addresses[1].rsplit(":", 1)[1])
+    async def main():
+        await asyncio.to_thread(sys.stdin.readline)
+        import ctypes
+        ctypes.PyDLL(None).poll(None, 0, 1000_000)
+    wakeloop.run(main())
+    """
+    with contextlib.ExitStack() as stack:
+        blocks = stack.enter_context(program(tmp_path, body.format(address="127.0.0.1:0"), admin=None))
+        port = int(blocks.process.stdout.readline())
+        for _ in range(others):
+            stack.enter_context(program(tmp_path, body.format(address=f"127.0.0.1:{port}"), admin=None))
+
+        def ask(target):
+            return get(socket.create_connection(("127.0.0.1", port)), target)
+
+        status, text = ask("/tasks")
+        found = json.loads(text)
+        assert status == 200 and len(found) == 1 + others and all(each["loops"] for each in found)
+        blocks.process.stdin.write("\n")
+        blocks.process.stdin.flush()
+        _, text = until(lambda answer: answer[0] == 503, lambda: ask("/tasks"))
+        found = json.loads(text)
+        [error] = [each.pop("error") for each in found if each["pid"] == blocks.pid]
+        assert re.fullmatch(
+            r"the tasks could not be asked for in a second. The GIL is held by thread .*\. "
+            r"The last answer was \d+\.\d+ s ago\.", error
+        ), error  # fmt: skip
+        assert {"pid": blocks.pid} in found and len(found) == 1 + others
+        # The others are shown all the same.
+        assert [len(each["loops"]) for each in found if each["pid"] != blocks.pid] == [1] * others
+        # A probe is as it was: nothing has lasted longer than its limit.
+        assert ask("/livez")[0] == ask("/metrics")[0] == 200
+
+
+def test_a_process_that_does_not_answer_is_named_by_a_shared_address_and_its_metrics_are_left_out(tmp_path):
+    body = """
+    window = wakeloop.admin("127.0.0.1:0")
+    print("ready")
+    print(window.addresses[1].rsplit(":", 1)[1])
+    sys.stdin.read()
+    """
+    with program(tmp_path, body, admin=None) as window, contextlib.closing(socket.socket(socket.AF_UNIX)) as other:
+        port = int(window.process.stdout.readline())
+        # Stands for a process that is stopped.
+        silent = os.getpid()
+        other.bind(f"{tmp_path}/other")
+        other.listen()
+        os.symlink(f"{tmp_path}/other", f"{os.path.dirname(window.path)}/127.0.0.1:{port}/{silent}")
+
+        def ask(target):
+            return get(socket.create_connection(("127.0.0.1", port)), target)
+
+        status, text = ask("/loops")
+        found = json.loads(text)
+        assert status == 503 and {"pid": silent, "error": "it does not answer"} in found
+        assert window.pid in [each["pid"] for each in found]
+        status, text = ask("/stack")
+        assert status == 503 and f"process {silent}: it does not answer\n" in text
+        assert ask("/livez") == (503, f"process {silent}: it does not answer\n")
+        status, text = ask("/metrics")
+        assert status == 200 and f"{silent}" not in text
+
+
 @pytest.mark.parametrize("killed", [0, 1])
 def test_a_shared_address_goes_on_when_one_of_its_processes_ends(tmp_path, killed):
     with workers(tmp_path) as (*both, ask):
