@@ -25,9 +25,9 @@
 //! counted by the loops themselves: a request asks them to, ten times a second at most, and waits for two milliseconds
 //! at most.
 //!
-//! **Limits of a peer.** A head has 8 KiB and five seconds, a connection a hundred requests, and there are 32
-//! connections: a further one takes the place of the oldest. On a TCP address, the name in `Host` has to be ours. On
-//! one that is not loopback, only three paths are served.
+//! **Limits of a peer.** A head has 8 KiB and five seconds. An answer is given up if the peer takes nothing of it for
+//! five seconds. A connection has a hundred requests, and there are 32 connections: a further one takes the place of the
+//! oldest. On a TCP address, the name in `Host` has to be ours. On one that is not loopback, only three paths are served.
 //!
 //! **Fork and exit.** A forked child closes its copies of the listeners, and has no window until it opens one. The
 //! thread runs until the process ends; the socket's file is removed by `atexit` of the C library.

@@ -20,8 +20,13 @@ use crate::runtime::sync::Notify;
 use crate::runtime::time::{sleep, timeout};
 use crate::runtime::{AbortHandle, Builder, Runtime, SignalsBlocked, spawn};
 
-/// How long a peer may take to send a head, or to take an answer.
+/// How long a peer may take to send a head.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// How often it is looked whether a peer has taken more of an answer, and how often in a row it may not have.
+const LOOK: Duration = Duration::from_secs(1);
+const MOST_LOOKS: u32 = 5;
+/// How much of an answer is sent at once. The kernel counts what a peer on a Unix socket has taken in such pieces.
+const PIECE: usize = 3 << 10;
 const MOST_CONNECTIONS: usize = 32;
 /// How many requests a connection may send.
 const MOST_REQUESTS: usize = 100;
@@ -144,7 +149,7 @@ fn serve(runtime: &Runtime, shared: &Arc<Shared>, stop: &Notify, listeners: Vec<
 }
 
 /// A connection.
-trait Stream: ReadBytes + WriteBytes + Send + Sync + 'static {
+trait Stream: ReadBytes + WriteBytes + AsRawFd + Send + Sync + 'static {
     fn end(&self) -> io::Result<()>;
 }
 
@@ -242,8 +247,37 @@ async fn read_to_end<S: Stream>(stream: &S, data: &mut Vec<u8>) {
     }
 }
 
+/// Sends an answer. A slow peer may take its time, but one that takes nothing for five seconds is given up.
 async fn send<S: Stream>(stream: &S, answer: Vec<u8>) -> io::Result<()> {
-    timeout(PATIENCE, stream.write_all(&answer)).await?
+    let mut rest = answer.as_slice();
+    while !rest.is_empty() {
+        let (mut looks, mut least) = (0, usize::MAX);
+        let count = loop {
+            let piece = &rest[..rest.len().min(PIECE)];
+            match timeout(LOOK, stream.write(piece)).await {
+                Ok(sent) => break sent?,
+                Err(elapsed) => {
+                    // The socket becomes writable when much of its buffer is empty. For a slow peer that may take long.
+                    let unread = unread(stream).unwrap_or(usize::MAX);
+                    looks = if unread < least { 1 } else { looks + 1 };
+                    least = least.min(unread);
+                    if looks == MOST_LOOKS {
+                        return Err(elapsed.into());
+                    }
+                }
+            }
+        };
+        rest = &rest[count..];
+    }
+    Ok(())
+}
+
+/// How much of what was sent the peer has not taken yet, in bytes. `None` where the system does not tell.
+fn unread<S: Stream>(stream: &S) -> Option<usize> {
+    let mut count: libc::c_int = 0;
+    // SAFETY: the stream has its descriptor open, and the request writes one `int`.
+    let status = unsafe { libc::ioctl(stream.as_raw_fd(), libc::TIOCOUTQ, &raw mut count) };
+    if status < 0 { None } else { count.try_into().ok() }
 }
 
 async fn refuse<S: Stream>(stream: &S, status: u16) -> io::Result<()> {

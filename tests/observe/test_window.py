@@ -5,18 +5,20 @@ import contextlib
 import json
 import os
 import re
+import select
 import signal
 import socket
 import stat
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
 import wakeloop
 from tests.support.builds import FREE_THREADED, needs_recorder
 from tests.support.pages import DOCS
-from tests.support.window import get, program
+from tests.support.window import get, program, send_request
 
 pytestmark = pytest.mark.native
 
@@ -588,6 +590,73 @@ def test_a_head_that_comes_byte_by_byte_is_read_and_one_that_does_not_come_is_gi
             sock.sendall(bytes([byte]))
         assert sock.recv(65536).startswith(b"HTTP/1.1 200 OK\r\n")
     assert exchange(window(), b"GET /livez HT").startswith(b"HTTP/1.1 408 ")
+
+
+LONG_NAME = """
+async def main():
+    asyncio.current_task().set_name("x" * 2_000_000)
+    print("ready")
+    await asyncio.Event().wait()
+wakeloop.run(main())
+"""
+
+
+def begun_answer(sock):
+    """A connection on which a large answer has begun, and how long the answer is."""
+    send_request(sock, "/tasks")
+    head = b""
+    while not head.endswith(b"\r\n\r\n"):
+        head += sock.recv(1)
+    return sock, int(re.search(rb"Content-Length: (\d+)", head)[1])
+
+
+@pytest.mark.parametrize("kind", ["unix", "tcp"])
+def test_a_client_that_reads_slowly_gets_the_whole_answer(tmp_path, kind):
+    with program(tmp_path, LONG_NAME, admin="127.0.0.1:0") as window:
+        sock = window.connect()
+        if kind == "tcp":
+            [group] = Path(window.path).parent.glob("*:*")
+            sock.close()
+            sock = socket.create_connection(("127.0.0.1", int(group.name.rpartition(":")[2])))
+        sock, left = begun_answer(sock)
+        with contextlib.closing(sock):
+            # For longer than five seconds, and so slowly that the sender's buffer stays full for as long.
+            for _ in range(64):
+                left -= len(sock.recv(2048))
+                time.sleep(0.125)
+            while piece := sock.recv(65536):
+                left -= len(piece)
+        assert left == 0
+
+
+def test_a_client_that_stops_reading_is_given_up(tmp_path):
+    with program(tmp_path, LONG_NAME) as window:
+        sock, length = begun_answer(window.connect())
+        with contextlib.closing(sock):
+            # It goes on for longer than five seconds, and then stops.
+            for _ in range(60):
+                length -= len(sock.recv(4096))
+                time.sleep(0.1)
+            waits = select.poll()
+            # Both sides have ended.
+            waits.register(sock, 0)
+            assert waits.poll(20_000) == [(sock.fileno(), select.POLLHUP)]
+            while piece := sock.recv(65536):
+                length -= len(piece)
+        assert length > 0
+
+
+def test_a_head_that_comes_slowly_is_given_up_although_it_goes_on(window):
+    with contextlib.closing(window()) as sock:
+        sock.sendall(b"GET /livez HTTP/1.1\r\nX: ")
+        sock.settimeout(0.1)
+        answer, end = b"", time.monotonic() + 30
+        while not answer and time.monotonic() < end:
+            with contextlib.suppress(TimeoutError):
+                answer = sock.recv(65536)
+            with contextlib.suppress(BrokenPipeError):
+                sock.sendall(b"x")
+        assert answer.startswith(b"HTTP/1.1 408 ")
 
 
 def test_more_connections_than_there_may_be_end_the_oldest(window):
