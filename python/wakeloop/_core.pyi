@@ -607,8 +607,16 @@ class Admin:
     def __exit__(self, *_exception: object) -> None:
         """close()."""
 
-def open_admin(address: bytes, limit: float, /) -> Admin:
-    """Open a window in place of the current one. The limit is positive."""
+@final
+class AdminAddress:
+    """The address of a window: see `wakeloop.admin`. The name of a host is looked up."""
+
+    def __new__(cls, address: bytes) -> Self: ...
+
+def open_admin(address: AdminAddress, limit: float, /) -> Admin:
+    """Open a window in place of the current one, which stays if the new one cannot be opened. The limit is positive. One
+    thread calls this at a time.
+    """
 def set_readiness(ready: bool, limit: float, /) -> None:
     """Set whether the program is ready, and the longest delay in seconds of a loop that is."""
 def _init_c_caller() -> None:

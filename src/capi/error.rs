@@ -1,6 +1,8 @@
 //! Python exceptions made by native code: from a message, from an `errno`, from a Rust I/O error.
 
 use std::ffi::CStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 use pyo3::PyTypeInfo;
 use pyo3::ffi;
@@ -67,6 +69,24 @@ pub(crate) fn raise_errno_with(errno: i32, text: &str) -> Raised {
 pub(crate) fn raise_numbered(class: Borrowed<'_>, number: i32, text: &str) -> Raised {
     let made = string(text).and_then(|text| class.call(&[integer(number)?.borrow(), text.borrow()]));
     made.map_or_else(|raised| raised, raise)
+}
+
+/// Sets the `OSError` subclass that Python raises for this errno, with a text and the name of a file.
+#[cold]
+pub(crate) fn raise_errno_about(errno: i32, text: &str, path: &Path) -> Raised {
+    let path = path.as_os_str().as_bytes();
+    // SAFETY: a class of the interpreter, which lives as long as it does.
+    let class = unsafe { Borrowed::from_ptr(ffi::PyExc_OSError) };
+    let raised = || {
+        // SAFETY: this thread is attached, and the bytes live through the call; an owned reference or null with an error.
+        let name = unsafe {
+            let size = path.len() as ffi::Py_ssize_t;
+            Ref::from_owned(ffi::PyUnicode_DecodeFSDefaultAndSize(path.as_ptr().cast(), size))
+                .ok_or(Raised)?
+        };
+        class.call(&[integer(errno)?.borrow(), string(text)?.borrow(), name.borrow()])
+    };
+    raised().map_or_else(|raised| raised, raise)
 }
 
 /// Sets the error indicator from an error of a system call. One of the runtime may be another exception than `OSError`:

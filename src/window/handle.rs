@@ -1,15 +1,16 @@
 //! `wakeloop.Admin`: opens and closes the window of this process.
 
 use std::ffi::OsStr;
+use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::{Arc, Mutex, Once};
 use std::time::Duration;
 
-use pyo3::exceptions::{PyRuntimeError, PyValueError};
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
 
-use super::address;
+use super::address::{self, Address, Opened};
 use super::exposition::{self, Family, Sample};
 use super::pages::Pages;
 use super::readiness;
@@ -25,16 +26,12 @@ use crate::watchdog::detached::{self, Reader};
 /// The process's window. Locked with the GIL held, and only for a moment, so that no fork finds it locked.
 static CURRENT: Mutex<Option<Arc<Server>>> = Mutex::new(None);
 
-fn replace(server: Option<Arc<Server>>) -> Option<Arc<Server>> {
-    std::mem::replace(&mut *unpoisoned(CURRENT.lock()), server)
-}
-
 /// In a forked child: the parent's window is not its own.
 pub(crate) fn forked() {
+    labels::forked();
+    trace::forked();
     if let Some(server) = CURRENT.try_lock().ok().and_then(|mut current| current.take()) {
         server.forked();
-        labels::forked();
-        trace::forked();
         // Its thread does not exist here, and its runtime belongs to the parent.
         std::mem::forget(server);
     }
@@ -65,8 +62,7 @@ impl Admin {
     /// The addresses: `unix:PATH`, and `HOST:PORT` if there is a TCP address.
     #[getter]
     fn addresses<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
-        let text =
-            |address: &address::Address| Ok(Fallible(address.to_string()).into_pyobject(py)?.into_any());
+        let text = |address: &Address| Ok(Fallible(address.to_string()).into_pyobject(py)?.into_any());
         try_list(py, self.server.addresses.iter().map(text))
     }
 
@@ -97,27 +93,41 @@ impl Admin {
     }
 }
 
-/// Open a window in place of the current one. The limit is positive.
+/// The address of a window: see `wakeloop.admin`. The name of a host is looked up.
+#[pyclass(module = "wakeloop._core", frozen)]
+#[derive(Debug)]
+pub(crate) struct AdminAddress(Option<Address>);
+
+#[pymethods]
+impl AdminAddress {
+    #[new]
+    fn new(py: Python<'_>, address: &[u8]) -> PyResult<AdminAddress> {
+        let parsed = py.detach(|| address::parse(OsStr::from_bytes(address)));
+        parsed.map(AdminAddress).map_err(|error| match error.kind() {
+            io::ErrorKind::InvalidInput => exception::<PyValueError>(error.to_string()),
+            _ => raise_io(&error).into(),
+        })
+    }
+}
+
+/// Open a window in place of the current one, which stays if the new one cannot be opened. The limit is positive. One
+/// thread calls this at a time.
 #[pyfunction]
 #[pyo3(signature = (address, limit, /))]
-pub(crate) fn open_admin(py: Python<'_>, address: &[u8], limit: f64) -> PyResult<Admin> {
+pub(crate) fn open_admin(py: Python<'_>, address: &Bound<'_, AdminAddress>, limit: f64) -> PyResult<Admin> {
     static AT_EXIT: Once = Once::new();
     detached::prepare(py);
-    let close = |server: Option<Arc<Server>>| py.detach(|| server.iter().for_each(|server| server.stop()));
-    close(replace(None));
-    let opened =
-        py.detach(|| address::open(OsStr::from_bytes(address))).map_err(|error| match error.kind() {
-            std::io::ErrorKind::InvalidInput => exception::<PyValueError>(error.to_string()),
-            _ if error.raw_os_error().is_none() => exception::<PyRuntimeError>(error.to_string()),
-            _ => raise_io(&error).into(),
-        })?;
     let time = Duration::try_from_secs_f64(limit).unwrap_or(Duration::MAX).as_nanos();
     let pages = Pages::new(u64::try_from(time).unwrap_or(u64::MAX), Reader::open());
-    let server = Server::start(opened, pages)
-        .map_err(|error| exception::<PyRuntimeError>(format!("no window: {error}")))?;
-    let server = Arc::new(server);
-    // That of another thread, if there is one.
-    close(replace(Some(server.clone())));
+    let (address, earlier) = (address.get().0.as_ref(), unpoisoned(CURRENT.lock()).clone());
+    let opened = py.detach(|| {
+        let sockets = earlier.as_ref().map_or(Ok(Opened::default()), |earlier| earlier.sockets());
+        Server::start(address::open(address, sockets?)?, pages)
+    });
+    let server = Arc::new(opened.map_err(|error| raise_io(&error))?);
+    *unpoisoned(CURRENT.lock()) = Some(server.clone());
+    py.detach(|| earlier.iter().for_each(|earlier| earlier.stop()));
+    drop(earlier);
     // SAFETY: a function of this library, which is never unloaded.
     AT_EXIT.call_once(|| unsafe {
         libc::atexit(exit);

@@ -1,24 +1,28 @@
 //! The thread of a window, its connections and their limits.
 
 use std::collections::VecDeque;
+use std::fs;
 use std::io;
 use std::net::{Shutdown, SocketAddr};
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::sync::mpsc::{self, SyncSender};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use super::address::{Address, Listener, Opened, SocketFile};
+use socket2::{SockAddr, SockRef};
+
+use super::address::{Address, Listener, Opened};
 use super::answer::Answer;
 use super::head::{self, Head};
 use super::pages::Pages;
-use crate::event_loop::core::probe::registry;
+use crate::event_loop::core::probe::registry::Watcher;
 use crate::fork::Owner;
 use crate::poison::unpoisoned;
 use crate::runtime::net::{ReadBytes, TcpListener, TcpStream, UnixListener, UnixStream, WriteBytes};
 use crate::runtime::sync::Notify;
 use crate::runtime::time::{sleep, timeout};
-use crate::runtime::{AbortHandle, Builder, Runtime, SignalsBlocked, spawn};
+use crate::runtime::{AbortHandle, Builder, NoThread, Runtime, SignalsBlocked, spawn};
 
 /// How long a peer may take to send a head.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -35,15 +39,18 @@ const REST: Duration = Duration::from_millis(100);
 /// How much is read of a peer that is refused, and for how long: to close at once would take the answer back.
 const LAST_BYTES: usize = 64 << 10;
 const LAST_WAIT: Duration = Duration::from_secs(1);
+/// How many descriptors are looked at where the system does not list those that are open.
+const MOST_DESCRIPTORS: RawFd = 4096;
 
 /// A window that answers.
 #[derive(Debug)]
 pub(super) struct Server {
     pub(super) addresses: Vec<Address>,
-    /// The copies that a forked child has of the listeners. Empty once the thread may have closed them.
-    descriptors: Mutex<Vec<RawFd>>,
-    files: Mutex<Vec<SocketFile>>,
-    thread: Mutex<Option<JoinHandle<()>>>,
+    /// The names that its sockets have for the system: those of the listeners, and of the connections of each.
+    names: Vec<SockAddr>,
+    /// Copies of the sockets, which the window that takes the place of this one may have. Empty once it is closed.
+    sockets: Mutex<Opened>,
+    thread: Mutex<Option<(JoinHandle<()>, Watcher)>>,
     stop: Arc<Notify>,
     /// The process that has the thread.
     owner: Owner,
@@ -58,24 +65,31 @@ struct Shared {
 }
 
 impl Server {
-    /// Starts the thread.
+    /// Starts the thread. An error if it cannot listen to all sockets.
     pub(super) fn start(opened: Opened, pages: Pages) -> io::Result<Server> {
+        let listeners = opened.try_clone()?.listeners;
+        let names = opened.listeners.iter().map(|(_, listener)| listener.name());
+        let names = names.collect::<io::Result<_>>()?;
         let runtime = Builder::new_current_thread().thread_name("wakeloop-window").build()?;
         let shared = Arc::new(Shared { pages, connections: Mutex::default() });
-        let stop = Arc::new(Notify::new());
-        let descriptors = opened.listeners.iter().map(|(_, listener)| listener.as_raw_fd()).collect();
-        let addresses = opened.listeners.iter().map(|(address, _)| address.clone()).collect();
-        let (stopped, listeners) = (stop.clone(), opened.listeners);
+        let (stop, addresses) = (Arc::new(Notify::new()), opened.listeners.iter());
+        let addresses = addresses.map(|(address, _)| address.clone()).collect();
+        let (stopped, (listens, has_begun)) = (stop.clone(), mpsc::sync_channel(1));
         let _blocked = SignalsBlocked::new();
         let thread = thread::Builder::new()
             .name("wakeloop-window".to_owned())
-            .spawn(move || serve(&runtime, &shared, &stopped, listeners))?;
-        registry::watch(true);
+            .spawn(move || serve(&runtime, &shared, &stopped, listeners, &listens))
+            .map_err(|_| NoThread)?;
+        if let Err(error) = has_begun.recv().unwrap_or_else(|_| Err(NoThread.into())) {
+            // It has ended.
+            let _ = thread.join();
+            return Err(error);
+        }
         Ok(Server {
             addresses,
-            descriptors: Mutex::new(descriptors),
-            files: Mutex::new(opened.files),
-            thread: Mutex::new(Some(thread)),
+            names,
+            sockets: Mutex::new(opened),
+            thread: Mutex::new(Some((thread, Watcher::new()))),
             stop,
             owner: Owner::this_process(),
         })
@@ -86,10 +100,8 @@ impl Server {
         if !self.owner.is_this_process() {
             return;
         }
-        unpoisoned(self.descriptors.lock()).clear();
-        unpoisoned(self.files.lock()).clear();
-        if let Some(thread) = unpoisoned(self.thread.lock()).take() {
-            registry::watch(false);
+        *unpoisoned(self.sockets.lock()) = Opened::default();
+        if let Some((thread, _)) = unpoisoned(self.thread.lock()).take() {
             self.stop.notify_one();
             // A panic was printed.
             let _ = thread.join();
@@ -97,54 +109,74 @@ impl Server {
     }
 
     pub(super) fn is_open(&self) -> bool {
-        self.owner.is_this_process() && !unpoisoned(self.descriptors.lock()).is_empty()
+        self.owner.is_this_process() && !unpoisoned(self.sockets.lock()).listeners.is_empty()
     }
 
-    /// The process ends: removes the files of the sockets.
-    pub(super) fn exit(&self) {
-        if let Ok(files) = self.files.try_lock() {
-            files.iter().for_each(SocketFile::remove);
-        }
+    /// The sockets for the window that takes the place of this one.
+    pub(super) fn sockets(&self) -> io::Result<Opened> {
+        unpoisoned(self.sockets.lock()).try_clone()
     }
 
-    /// In a forked child: closes its copies of the listeners, so that nobody waits for an answer from it.
+    /// In a forked child: closes its copies of the sockets, so that nobody waits for an answer from it, and each
+    /// connection ends with the parent's. The parent's thread may have accepted one at the moment of the fork, so they
+    /// are known by their names alone.
     pub(super) fn forked(&self) {
-        if let Ok(mut descriptors) = self.descriptors.try_lock() {
-            for descriptor in descriptors.drain(..) {
-                // SAFETY: the thread that has it does not exist in this process, and nothing of the thread is dropped.
+        for descriptor in open_descriptors() {
+            // SAFETY: only the name is asked for. A number that is not open any more is an error.
+            let borrowed = unsafe { BorrowedFd::borrow_raw(descriptor) };
+            let is_ours = |name: &SockAddr| self.names.iter().any(|ours| is_named(name, ours));
+            if SockRef::from(&borrowed).local_addr().is_ok_and(|name| is_ours(&name)) {
+                // SAFETY: it is a copy of a socket of the parent's window. Nothing of that is dropped in this process:
+                // see `handle::forked`.
                 unsafe { libc::close(descriptor) };
             }
         }
     }
+
+    /// The process ends: removes the files of the sockets.
+    pub(super) fn exit(&self) {
+        if let Ok(sockets) = self.sockets.try_lock() {
+            sockets.files.iter().for_each(|file| file.remove());
+        }
+    }
 }
 
-fn serve(runtime: &Runtime, shared: &Arc<Shared>, stop: &Notify, listeners: Vec<(Address, Listener)>) {
-    runtime.block_on(async {
-        for (address, listener) in listeners {
-            let shared = shared.clone();
-            match (address, listener) {
-                (_, Listener::Unix(listener)) => {
-                    let Ok(listener) = UnixListener::from_std(listener) else { continue };
-                    let accept = async move || Ok(listener.accept().await?.0);
-                    spawn(async move {
-                        loop {
-                            shared.take(accept().await, None).await;
-                        }
-                    });
-                }
-                (Address::Tcp(name, address), Listener::Tcp(listener)) => {
-                    let Ok(listener) = TcpListener::from_std(listener) else { continue };
-                    let accept = async move || Ok(listener.accept().await?.0);
-                    spawn(async move {
-                        loop {
-                            shared.take(accept().await, Some((name.clone(), address))).await;
-                        }
-                    });
-                }
-                (Address::Unix(_), Listener::Tcp(_)) => {}
-            }
+/// The numbers of the descriptors that are open, and perhaps more.
+fn open_descriptors() -> Vec<RawFd> {
+    let number = |entry: io::Result<fs::DirEntry>| entry.ok()?.file_name().to_str()?.parse().ok();
+    match fs::read_dir("/dev/fd") {
+        Ok(entries) => entries.filter_map(number).collect(),
+        Err(_) => (0..MOST_DESCRIPTORS).collect(),
+    }
+}
+
+/// A socket with this name is the listener `ours`, or one of its connections.
+fn is_named(name: &SockAddr, ours: &SockAddr) -> bool {
+    match (name.as_socket(), ours.as_socket()) {
+        (Some(name), Some(ours)) => {
+            name.port() == ours.port() && (ours.ip().is_unspecified() || name.ip() == ours.ip())
         }
-        stop.notified().await;
+        (None, None) => name == ours,
+        _ => false,
+    }
+}
+
+fn serve(
+    runtime: &Runtime,
+    shared: &Arc<Shared>,
+    stop: &Notify,
+    listeners: Vec<(Address, Listener)>,
+    listens: &SyncSender<io::Result<()>>,
+) {
+    runtime.block_on(async {
+        let started: io::Result<()> =
+            listeners.into_iter().try_for_each(|(address, listener)| shared.listen(address, listener));
+        let fails = started.is_err();
+        // It is awaited.
+        let _ = listens.send(started);
+        if !fails {
+            stop.notified().await;
+        }
     });
 }
 
@@ -166,6 +198,33 @@ impl Stream for TcpStream {
 }
 
 impl Shared {
+    /// Begins to accept connections.
+    fn listen(self: &Arc<Self>, address: Address, listener: Listener) -> io::Result<()> {
+        let shared = self.clone();
+        match (address, listener) {
+            (_, Listener::Unix(listener)) => {
+                let listener = UnixListener::from_std(listener)?;
+                let accept = async move || Ok(listener.accept().await?.0);
+                spawn(async move {
+                    loop {
+                        shared.take(accept().await, None).await;
+                    }
+                });
+            }
+            (Address::Tcp(name, address), Listener::Tcp(listener)) => {
+                let listener = TcpListener::from_std(listener)?;
+                let accept = async move || Ok(listener.accept().await?.0);
+                spawn(async move {
+                    loop {
+                        shared.take(accept().await, Some((name.clone(), address))).await;
+                    }
+                });
+            }
+            (Address::Unix(_), Listener::Tcp(_)) => {}
+        }
+        Ok(())
+    }
+
     /// Begins with a connection that was accepted, on a TCP address or on a Unix socket. `Host` has to be the name of
     /// the first; see [`head::parse`].
     async fn take<S: Stream>(self: &Arc<Self>, accepted: io::Result<S>, tcp: Option<(String, SocketAddr)>) {

@@ -5,6 +5,7 @@ Here are its arguments and its environment variables; the rest is native.
 
 from __future__ import annotations
 
+import _thread
 import json
 import math
 import os
@@ -19,6 +20,11 @@ __all__ = ("Admin", "admin", "set_ready")
 
 Admin = _core.Admin
 
+#: One thread opens a window at a time. A fork waits for it, so that a child has no socket of a half-open window. A
+#: signal handler of the same thread may open one too.
+_opening = _thread.RLock()
+os.register_at_fork(before=_opening.acquire, after_in_child=_opening.release, after_in_parent=_opening.release)
+
 #: How long a turn may last in seconds, unless the program or the environment says something else.
 LIMIT = 10.0
 #: The size of the ring of a trace, in bytes.
@@ -30,26 +36,32 @@ def admin(address: str | None = None, *, limit: float | str | None = None) -> Ad
     callback blocks the event loop, and while native code keeps the GIL.
 
     ``address`` is ``"1"`` for a Unix socket that tools find by the number of the process, ``"unix:PATH"`` or
-    ``"HOST:PORT"``. By default it is what `WAKELOOP_ADMIN` says, or ``"1"``. With a path or a host, the window has the
+    ``"HOST:PORT"``; a path counts from the current directory. By default it is what `WAKELOOP_ADMIN` says, or ``"1"``. With a path or a host, the window has the
     other socket too. A host that is not loopback gets ``/livez``, ``/readyz`` and ``/metrics`` alone.
 
     ``limit`` is how long a turn may last until ``/livez`` says that the process is not alive: a number of seconds or a
     time such as ``"10s"``. By default it is what `WAKELOOP_ADMIN_LIMIT` says, or ten seconds.
 
-    There is one window in a process: a new one takes the place of the earlier one. It is open until
-    :meth:`Admin.close`, until the end of the ``with`` block that it was given to, or until the process ends. A forked
-    child has none. May be called from any thread.
+    There is one window in a process: a new one takes the place of the earlier one, also at the same address, once it is
+    open. If it cannot be opened, the earlier one stays as it is. It is open until :meth:`Admin.close`, until the end of
+    the ``with`` block that it was given to, or until the process ends. A forked child has none. May be called from any
+    thread, and from several at once: then the last one stays.
 
-    Raises TypeError or ValueError if an argument means nothing, OSError if the address cannot be opened, and
-    RuntimeError if another user has the folder of the sockets, or the system has no thread left.
+    Raises TypeError or ValueError if an argument means nothing. Raises OSError with the file's name if a socket cannot be
+    opened, and PermissionError if the folder of the sockets is not the user's alone. Raises socket.gaierror for a host
+    that is not known, and RuntimeError if the system has no thread left.
     """
     if address is None:
         given = settings.setting("WAKELOOP_ADMIN")
         address = os.fsdecode(given) if isinstance(given, bytes) else "1"
     if limit is None:
         limit = settings.setting("WAKELOOP_ADMIN_LIMIT") or LIMIT
+    seconds = settings.seconds("limit", limit)
+    where = _core.AdminAddress(os.fsencode(address))
+    with _opening:
+        window = _core.open_admin(where, seconds)
     settings.admin_unasked = False
-    return _core.open_admin(os.fsencode(address), settings.seconds("limit", limit))
+    return window
 
 
 def set_ready(ready: bool = True, *, limit: float | str | None = None) -> None:

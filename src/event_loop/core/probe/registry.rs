@@ -15,7 +15,7 @@ use std::ops::Deref;
 use std::ptr::{self, null_mut};
 use std::slice;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU64, fence};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU64, AtomicUsize, fence};
 use std::sync::{Arc, Weak};
 
 use super::super::inbox::Inbox;
@@ -31,8 +31,8 @@ const RECORDS: usize = 16;
 static FIRST: AtomicPtr<Registered> = AtomicPtr::new(null_mut());
 /// The number of the next loop.
 static NEXT: AtomicU64 = AtomicU64::new(0);
-/// Somebody looks at the loops, so that they keep callbacks that are long, but not slow.
-static WATCHED: AtomicBool = AtomicBool::new(false);
+/// How many look at the loops, so that these keep callbacks that are long, but not slow.
+static WATCHERS: AtomicUsize = AtomicUsize::new(0);
 /// Somebody takes, names or releases an entry. It is a flag and not a mutex, because a forked child has to reset it.
 static TAKING: AtomicBool = AtomicBool::new(false);
 
@@ -165,19 +165,34 @@ pub(crate) fn loops(now: u64) -> Vec<LoopView> {
     loops
 }
 
-/// From now on, loops keep callbacks that are long, but not slow; or no longer.
-pub(crate) fn watch(on: bool) {
-    WATCHED.store(on, Relaxed);
+/// Somebody looks at the loops. While there is one, loops keep callbacks that are long, but not slow.
+#[derive(Debug)]
+pub(crate) struct Watcher(Owner);
+
+impl Watcher {
+    pub(crate) fn new() -> Watcher {
+        WATCHERS.fetch_add(1, Relaxed);
+        Watcher(Owner::this_process())
+    }
+}
+
+impl Drop for Watcher {
+    fn drop(&mut self) {
+        // A forked child begins without one.
+        if self.0.is_this_process() {
+            WATCHERS.fetch_sub(1, Relaxed);
+        }
+    }
 }
 
 pub(crate) fn is_watched() -> bool {
-    WATCHED.load(Relaxed)
+    WATCHERS.load(Relaxed) != 0
 }
 
 /// Called in a forked child: the loops of the parent's other threads do not run here.
 pub(crate) fn forked() {
     TAKING.store(false, Relaxed);
-    WATCHED.store(false, Relaxed);
+    WATCHERS.store(0, Relaxed);
     labels::end();
     FIRST.store(null_mut(), Relaxed);
 }
