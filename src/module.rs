@@ -48,6 +48,7 @@ fn _forking() -> PyResult<()> {
 fn _forked() {
     fork::forked();
     registry::forked();
+    recording::forked();
     window::forked();
 }
 
@@ -230,7 +231,6 @@ pub(crate) fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("_label", labels::variable()?.bind(py))?;
     module.add_function(wrap_pyfunction!(labels::_label_changed, module)?)?;
     module.add_class::<recording::PyRecording>()?;
-    module.add_function(wrap_pyfunction!(recording::abandon_recording, module)?)?;
     module.add_function(wrap_pyfunction!(recording::learn_task_fields, module)?)?;
     module.add_function(wrap_pyfunction!(_forked, module)?)?;
     module.add_function(wrap_pyfunction!(_forking, module)?)?;

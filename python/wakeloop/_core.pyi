@@ -614,8 +614,8 @@ class AdminAddress:
     def __new__(cls, address: bytes) -> Self: ...
 
 def open_admin(address: AdminAddress, limit: float, /) -> Admin:
-    """Open a window in place of the current one, which stays if the new one cannot be opened. The limit is positive. One
-    thread calls this at a time.
+    """Open a window in place of the current one, which stays if the new one cannot be opened. The limit is positive.
+    One thread calls this at a time.
     """
 def set_readiness(ready: bool, limit: float, /) -> None:
     """Set whether the program is ready, and the longest delay in seconds of a loop that is."""
@@ -926,7 +926,7 @@ def _label_changed() -> None:
 class Recording:
     """The native half of wakeloop.Recorder: one recording, from its start on."""
 
-    def __new__(cls, size: int, replace: bool) -> Recording: ...
+    def __new__(cls, size: int, gives_way: bool) -> Recording: ...
     @property
     def active(self) -> bool:
         """Whether events are recorded: it was not stopped, and no other recording has taken its place."""
@@ -939,8 +939,6 @@ class Recording:
     ) -> None:
         """Write the trace as JSON to a descriptor. `threads` has the names of threads by their system's numbers."""
 
-def abandon_recording() -> None:
-    """In a forked child in which no recording can be started: nothing is recorded any more."""
 def learn_task_fields(
     step: Any, task: Any, name: str, coroutine: Any, qualname: str, partial: Any, function: Any
 ) -> bool:

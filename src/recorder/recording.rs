@@ -1,10 +1,12 @@
 //! The recording of this process: at most one at a time.
 //!
 //! Its generation is the flag that workers of the runtime load before each event; loops are told by their own room.
+//! A forked child begins without one.
 
+use std::cell::UnsafeCell;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU32, AtomicU64};
-use std::sync::{Arc, Mutex, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::clock::{Clock, Moment, Scale};
 use super::event::{Origin, TRACKS};
@@ -12,6 +14,7 @@ use super::names::Names;
 use super::ring::{Content, Ring};
 use super::thread::thread_number;
 use super::trace::{Snapshot, Track};
+use crate::poison::unpoisoned;
 
 /// The ring of a worker has this part of the size of the loops' ring.
 const WORKERS_PART: usize = 4;
@@ -19,14 +22,39 @@ const WORKERS_PART: usize = 4;
 /// The most workers that are recorded: as many as a runtime has at most.
 const MOST_WORKERS: usize = 1024;
 
-/// The recording that is active, and the generation of the last one.
-static CURRENT: Mutex<(Option<Arc<Recording>>, u32)> = Mutex::new((None, 0));
+/// The recording that is active. Locked for a moment, and nobody waits for the GIL meanwhile.
+static CURRENT: Current = Current(UnsafeCell::new(Mutex::new(None)));
+/// The generation of the last recording. Changes under the lock.
+static LAST: AtomicU32 = AtomicU32::new(0);
 /// The generation of the recording that is active, or 0.
 static GENERATION: AtomicU32 = AtomicU32::new(0);
+
+/// A lock that a forked child makes anew, because another thread of its parent may have had it.
+struct Current(UnsafeCell<Mutex<Option<Arc<Recording>>>>);
+
+// SAFETY: all but `forked` use it as a mutex, and `forked` runs while its process has one thread.
+unsafe impl Sync for Current {}
+
+impl Current {
+    fn lock(&self) -> MutexGuard<'_, Option<Arc<Recording>>> {
+        // SAFETY: only `forked` writes the mutex as a whole; see there.
+        unpoisoned(unsafe { &*self.0.get() }.lock())
+    }
+}
+
+/// In a forked child: its parent's recording is not its own. That is leaked, because one of the parent's threads may
+/// have held a lock of it at the fork.
+pub(crate) fn forked() {
+    GENERATION.store(0, Relaxed);
+    // SAFETY: the child has one thread, and that is not in a function of this file, because it forks.
+    unsafe { CURRENT.0.get().write(Mutex::new(None)) };
+}
 
 /// A recording, active or ended.
 #[derive(Debug)]
 pub(crate) struct Recording {
+    /// It ends when another one is started.
+    pub(crate) gives_way: bool,
     pub(crate) generation: u32,
     pub(crate) clock: Clock,
     started: Moment,
@@ -68,10 +96,9 @@ pub(crate) fn generation() -> u32 {
     GENERATION.load(Relaxed)
 }
 
-/// The recording that is active. Does not wait: `None` also if another thread starts or stops one just now, or did so
-/// when this process was forked.
+/// The recording that is active.
 pub(crate) fn current() -> Option<Arc<Recording>> {
-    CURRENT.try_lock().ok()?.0.clone()
+    CURRENT.lock().clone()
 }
 
 /// Why no recording was started.
@@ -83,49 +110,51 @@ pub(crate) enum Refused {
     NoMemory,
 }
 
-/// Starts a recording with a ring of `size` bytes for the loops. In a forked child, `replace` ends the parent's.
-pub(crate) fn start(size: usize, replace: bool) -> Result<Arc<Recording>, Refused> {
-    let mut current = match CURRENT.try_lock() {
-        Ok(current) => current,
-        Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-        Err(TryLockError::WouldBlock) => return Err(Refused::Active),
-    };
-    let (active, generation) = &mut *current;
-    if active.is_some() && !replace {
+/// Starts a recording with a ring of `size` bytes for the loops. One that `gives_way` ends when another is started.
+pub(crate) fn start(size: usize, gives_way: bool) -> Result<Arc<Recording>, Refused> {
+    let is_taken = |active: &Option<Arc<Recording>>| active.as_ref().is_some_and(|active| !active.gives_way);
+    if is_taken(&CURRENT.lock()) {
         return Err(Refused::Active);
     }
     let clock = Clock::best();
+    // Outside of the lock, because it may take a while.
+    let loops = Ring::new(size).ok_or(Refused::NoMemory)?;
+    let mut active = CURRENT.lock();
+    if is_taken(&active) {
+        return Err(Refused::Active);
+    }
+    // Never 0. Relaxed: changes under the lock.
+    let generation = LAST.load(Relaxed).checked_add(1).unwrap_or(1);
+    LAST.store(generation, Relaxed);
     let recording = Arc::new(Recording {
-        generation: generation.checked_add(1).unwrap_or(1),
+        gives_way,
+        generation,
         clock,
         started: clock.moment(),
         ended: AtomicU64::new(0),
-        loops: Ring::new(size).ok_or(Refused::NoMemory)?,
+        loops,
         names: Names::new(),
         size,
         threads: Mutex::default(),
         workers: Mutex::default(),
     });
-    *generation = recording.generation;
-    // A parent's recording is leaked: one of its threads may have held a lock of it at the fork.
-    std::mem::forget(active.replace(Arc::clone(&recording)));
-    GENERATION.store(recording.generation, Relaxed);
+    let earlier = active.replace(Arc::clone(&recording));
+    GENERATION.store(generation, Relaxed);
+    drop(active);
+    if let Some(earlier) = earlier {
+        earlier.ended.store(clock.now(), Relaxed);
+    }
     Ok(recording)
-}
-
-/// Ends the parent's recording in a forked child that cannot have one, because another thread held the lock.
-pub(crate) fn abandon() {
-    GENERATION.store(0, Relaxed);
 }
 
 impl Recording {
     /// Ends the recording. What it has recorded stays.
     pub(crate) fn stop(&self) {
-        let Ok(mut current) = CURRENT.lock() else { return };
+        let mut current = CURRENT.lock();
         if self.is_active() {
             GENERATION.store(0, Relaxed);
             self.ended.store(self.clock.now(), Relaxed);
-            current.0 = None;
+            *current = None;
         }
     }
 
@@ -199,6 +228,7 @@ mod tests {
         // Not started: it is not the recording of the process.
         let clock = Clock::best();
         let recording = Recording {
+            gives_way: false,
             generation: 1,
             clock,
             started: clock.moment(),

@@ -29,7 +29,8 @@
 //! five seconds. A connection has a hundred requests, and there are 32 connections: a further one takes the place of the
 //! oldest. On a TCP address, the name in `Host` has to be ours. On one that is not loopback, only three paths are served.
 //!
-//! **Fork and exit.** A forked child closes its copies of the listeners, and has no window until it opens one. The
+//! **Fork and exit.** A forked child closes its copies of listeners and connections, which it knows by their names for
+//! the system, and has no window until it opens one. A recording that was started for `/trace` is not its own. The
 //! thread runs until the process ends; the socket's file is removed by `atexit` of the C library.
 
 mod address;

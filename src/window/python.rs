@@ -18,24 +18,21 @@ use crate::runtime::time::{sleep, timeout};
 const PATIENCE: Duration = Duration::from_secs(1);
 const LOOK: Duration = Duration::from_millis(5);
 
-/// Calls a function of `wakeloop._observe.admin` in a new thread, when that gets the GIL, and then `done` with what it
-/// returns. Neither is called if the interpreter ends.
-fn call(
-    function: &'static str,
-    wanted: impl FnOnce() -> bool + Send + 'static,
-    done: impl FnOnce(PyResult<String>) + Send + 'static,
-) -> io::Result<()> {
+/// Runs `body` in a new thread when that gets the GIL; never, if the interpreter ends.
+pub(super) fn when_attached(body: impl FnOnce(Python<'_>) + Send + 'static) -> io::Result<()> {
     let _blocked = SignalsBlocked::new();
     let body = move || {
         // Without the interpreter there is nobody to ask.
-        let _ = try_attach(|py| {
-            if wanted() {
-                let module = py.import("wakeloop._observe.admin");
-                done(module.and_then(|module| module.getattr(Fallible(function))?.call0()?.extract()));
-            }
-        });
+        let _ = try_attach(body);
     };
     thread::Builder::new().name("wakeloop-asks".to_owned()).spawn(body).map(drop)
+}
+
+/// Calls a function of `wakeloop._observe.admin`.
+fn call<'py>(py: Python<'py>, function: &'static str) -> PyResult<Bound<'py, PyAny>> {
+    // A fork waits for what is loaded so. A child that is forked during an import could not import the module.
+    let load = py.import("wakeloop._lazy")?.getattr(Fallible("load"))?;
+    load.call1((Fallible("_observe.admin"),))?.getattr(Fallible(function))?.call0()
 }
 
 /// The last answer of a question that is asked again and again.
@@ -64,17 +61,14 @@ impl Question {
         };
         if begins {
             let question = self.clone();
-            let spawned = call(
-                function,
-                || true,
-                move |found| {
-                    let mut state = unpoisoned(question.0.lock());
-                    state.waits = false;
-                    if let Ok(answer) = found {
-                        (state.at, state.answer) = (monotonic_nanos(), answer);
-                    }
-                },
-            );
+            let spawned = when_attached(move |py| {
+                let found = call(py, function).and_then(|answer| answer.extract());
+                let mut state = unpoisoned(question.0.lock());
+                state.waits = false;
+                if let Ok(answer) = found {
+                    (state.at, state.answer) = (monotonic_nanos(), answer);
+                }
+            });
             if spawned.is_err() {
                 unpoisoned(self.0.lock()).waits = false;
             }
@@ -94,24 +88,18 @@ impl Question {
     }
 }
 
-/// Calls a function that begins something. Whether it has returned within a second; if not, `undo` is called after it.
-pub(super) async fn begin(function: &'static str, undo: &'static str) -> bool {
+/// Calls a function that begins something, and makes of what it returns a value that ends it when it is dropped. `None`
+/// if that takes longer than a second; what begins later ends at once.
+pub(super) async fn begin<T: Send + 'static>(
+    function: &'static str,
+    make: impl FnOnce(PyResult<Bound<'_, PyAny>>) -> T + Send + 'static,
+) -> Option<T> {
     let (sender, receiver) = oneshot::channel();
-    let sender = Arc::new(Mutex::new(Some(sender)));
-    let other = sender.clone();
-    let wanted = move || unpoisoned(other.lock()).as_ref().is_some_and(|sender| !sender.is_closed());
-    let spawned = call(function, wanted, move |done| {
-        let refused =
-            unpoisoned(sender.lock()).take().is_some_and(|sender| sender.send(done.is_ok()).is_err());
-        if refused && done.is_ok() {
-            end(undo);
+    let body = move |py: Python<'_>| {
+        if !sender.is_closed() {
+            drop(sender.send(make(call(py, function))));
         }
-    });
-    spawned.is_ok() && matches!(timeout(PATIENCE, receiver).await, Ok(Ok(true)))
-}
-
-/// Calls a function when the GIL can be had.
-pub(super) fn end(function: &'static str) {
-    // Without a thread, or without the interpreter, it is not called.
-    let _ = call(function, || true, drop);
+    };
+    when_attached(body).ok()?;
+    timeout(PATIENCE, receiver).await.ok()?.ok()
 }

@@ -1,12 +1,17 @@
 //! `/trace`: what the flight recorder records from now on.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
 
+use pyo3::prelude::*;
+
 use super::answer::{Answer, Content};
-use super::period::{self, LetIn, OneAtATime};
+use super::period::{self, OneAtATime};
 use super::python;
 use crate::capi::section::FREE_THREADED;
+use crate::clock::monotonic_nanos;
+use crate::event_loop::observe::recording::{PyRecording, refresh_all};
 use crate::recorder::recording::{self, Recording};
 use crate::recorder::trace::Process;
 use crate::runtime::spawn_blocking;
@@ -14,18 +19,39 @@ use crate::runtime::time::sleep;
 
 /// There is one trace at a time.
 static TRACED: OneAtATime = OneAtATime::new();
+/// How often it is looked whether the recording goes on.
+const LOOK: Duration = Duration::from_millis(50);
 
-/// The trace that is being recorded. Its end is noted also if the connection ends before it.
+/// The recording that is read, or was started for a trace. That ends also if the connection ends before it.
 struct Traced {
-    /// The recorder was started for it.
+    recording: Arc<Recording>,
     own: bool,
-    _let_in: LetIn,
+}
+
+impl Traced {
+    /// The recording that `start_trace` has returned, or the one of the program, for which it has failed. `None` if there
+    /// is neither.
+    fn new(started: PyResult<Bound<'_, PyAny>>) -> Option<Traced> {
+        if let Ok(started) = started {
+            let recording = started.cast::<PyRecording>().ok()?.get().recording.clone();
+            return Some(Traced { recording, own: true });
+        }
+        Traced::of_program()
+    }
+
+    fn of_program() -> Option<Traced> {
+        let recording = recording::current().filter(|recording| !recording.gives_way)?;
+        Some(Traced { recording, own: false })
+    }
 }
 
 impl Drop for Traced {
     fn drop(&mut self) {
         if self.own {
-            python::end("stop_trace");
+            // At once, so that the next trace begins with a recording of its own. The loops take notice when the GIL can
+            // be had; without a thread, when they next begin to run.
+            self.recording.stop();
+            let _ = python::when_attached(|_| refresh_all());
         }
     }
 }
@@ -44,16 +70,32 @@ pub(super) async fn get(given: Option<&str>) -> Answer {
     if FREE_THREADED {
         return Answer::line(503, "there is no recorder on a free-threaded build of Python");
     }
-    let Some(let_in) = TRACED.enter() else { return Answer::line(503, "another trace is being recorded") };
-    let mut traced = Traced { own: false, _let_in: let_in };
-    if recording::current().is_none() {
-        traced.own = python::begin("start_trace", "stop_trace").await;
-    }
-    let Some(recording) = recording::current() else {
-        return Answer::line(503, "the recorder cannot be started: the GIL could not be taken in a second");
+    let Some(_let_in) = TRACED.enter() else { return Answer::line(503, "another trace is being recorded") };
+    let traced = match Traced::of_program() {
+        Some(traced) => traced,
+        None => match python::begin("start_trace", Traced::new).await {
+            Some(Some(traced)) => traced,
+            Some(None) => return Answer::line(503, "the recorder cannot be started"),
+            None => {
+                let reason = "the recorder cannot be started: the GIL could not be taken in a second";
+                return Answer::line(503, reason);
+            }
+        },
     };
+    let recording = traced.recording.clone();
     let begin = recording.clock.now();
-    sleep(Duration::from_secs_f64(seconds)).await;
+    let end = monotonic_nanos() + (seconds * 1e9) as u64;
+    while recording.is_active() {
+        let left = end.saturating_sub(monotonic_nanos());
+        if left == 0 {
+            break;
+        }
+        sleep(LOOK.min(Duration::from_nanos(left))).await;
+    }
+    if traced.own && !recording.is_active() {
+        let reason = "the program has started its own recorder, which takes the place of this trace";
+        return Answer::line(503, reason);
+    }
     let text = spawn_blocking(move || write(&recording, begin)).await;
     drop(traced);
     match text.ok().flatten() {

@@ -10,6 +10,7 @@ import select
 import signal
 import socket
 import stat
+import textwrap
 import threading
 import time
 from pathlib import Path
@@ -19,7 +20,7 @@ import pytest
 import wakeloop
 from tests.support.builds import FREE_THREADED, needs_recorder
 from tests.support.pages import DOCS
-from tests.support.window import get, program, send_request
+from tests.support.window import answer_to, get, program, send_request
 
 pytestmark = pytest.mark.native
 
@@ -61,6 +62,11 @@ def until(test, what):
         assert time.monotonic() < end, found
         time.sleep(0.005)
     return found
+
+
+def go_on(window):
+    window.process.stdin.write("\n")
+    window.process.stdin.flush()
 
 
 def line_of(source, words):
@@ -167,8 +173,7 @@ def test_a_loop_that_waits_or_works_in_short_turns_is_alive(tmp_path):
     with program(tmp_path, body, WAKELOOP_ADMIN_LIMIT="10s") as window:
         for line in ("idle\n", ""):
             assert window.get("/livez") == (200, "alive: 1 event loops\n")
-            window.process.stdin.write("\n")
-            window.process.stdin.flush()
+            go_on(window)
             assert window.process.stdout.readline() == line
 
 
@@ -240,15 +245,11 @@ def test_readiness_is_what_the_program_sets(tmp_path):
     """
     with program(tmp_path, body) as window:
 
-        def go_on():
-            window.process.stdin.write("\n")
-            window.process.stdin.flush()
-
         assert window.get("/readyz") == (503, "not ready: the program says so\n")
-        go_on()
+        go_on(window)
         assert window.process.stdout.readline() == "set\n"
         until(lambda answer: answer == (200, "ready\n"), lambda: window.get("/readyz"))
-        go_on()
+        go_on(window)
         _, text = until(lambda answer: answer[0] == 503, lambda: window.get("/readyz"))
         assert re.fullmatch(r'not ready: the event loop "MainThread" is late by \d+\.\d+ s\n', text)
 
@@ -323,8 +324,7 @@ def test_tasks_say_who_keeps_the_gil(tmp_path):
     ctypes.PyDLL(None).poll(None, 0, 1000_000)"""
     with program(tmp_path, WAITS.format(rest=rest)) as window:
         assert window.get("/tasks")[0] == 200
-        window.process.stdin.write("\n")
-        window.process.stdin.flush()
+        go_on(window)
         status, text = until(lambda answer: answer[0] == 503, lambda: window.get("/tasks"))
         gil = r"There is no GIL\." if FREE_THREADED else r"The GIL is held by thread .*\."
         said = rf"the tasks could not be asked for in a second. {gil} The last answer was \d+\.\d+ s ago\.\n"
@@ -399,6 +399,197 @@ def test_a_recorder_that_runs_is_read_and_goes_on(tmp_path):
             assert status == 200 and any("ticker" in event["name"] for event in json.loads(text)["traceEvents"])
 
 
+def has_ticks(text):
+    return any("ticker" in event["name"] for event in json.loads(text)["traceEvents"])
+
+
+@needs_recorder
+def test_a_trace_right_after_another_has_what_happens_in_its_time(tmp_path):
+    # The threads make it wait for the GIL.
+    spins = """
+    def spin():
+        while True:
+            pass
+    for _ in range(2):
+        threading.Thread(target=spin, daemon=True).start()
+    """
+    with program(tmp_path, textwrap.dedent(spins) + TICKS) as window:
+        for _ in range(8):
+            status, text = window.get("/trace?seconds=0.3")
+            assert status == 200 and has_ticks(text)
+
+
+#: Says when a trace has begun, and then does what `rest` says at a line of input.
+TRACED = """
+import signal
+from wakeloop._observe import admin
+start = admin.start_trace
+def started():
+    found = start()
+    print("tracing")
+    return found
+admin.start_trace = started
+async def tick():
+    while True:
+        await asyncio.sleep(0.001)
+async def main():
+    task = asyncio.create_task(tick(), name="ticker")
+    print("ready")
+    while await asyncio.to_thread(sys.stdin.readline):
+        await asyncio.to_thread(traced)
+wakeloop.run(main())
+"""
+
+
+def begin_trace(window):
+    sock = window.connect()
+    send_request(sock, "/trace?seconds=60")
+    assert window.process.stdout.readline() == "tracing\n"
+    return sock
+
+
+@needs_recorder
+def test_the_recorder_of_the_program_takes_the_place_of_a_trace(tmp_path):
+    body = f"""
+def traced():
+    with wakeloop.record() as recorder:
+        print("recording")
+        sys.stdin.readline()
+        print(recorder.active and recorder.events > 0, flush=True)
+        print(recorder.save({str(tmp_path / "trace.json")!r}))
+"""
+    with program(tmp_path, body + TRACED) as window:
+        for _ in range(2):
+            trace = begin_trace(window)
+            go_on(window)
+            assert window.process.stdout.readline() == "recording\n"
+            reason = "the program has started its own recorder, which takes the place of this trace\n"
+            assert answer_to(trace) == (503, reason)
+            # The recorder of the program is read now, and goes on.
+            status, text = window.get("/trace?seconds=0.3")
+            assert status == 200 and has_ticks(text)
+            go_on(window)
+            assert window.process.stdout.readline() == "True\n"
+            assert window.process.stdout.readline() == f"{tmp_path}/trace.json\n"
+            assert has_ticks((tmp_path / "trace.json").read_text())
+
+
+@needs_recorder
+def test_a_trace_of_the_recorder_of_the_program_has_what_there_is_when_that_stops(tmp_path):
+    body = """
+recorder = wakeloop.record()
+def traced():
+    recorder.stop()
+    print("stopped")
+"""
+    with program(tmp_path, body + TRACED) as window:
+        trace = window.connect()
+        send_request(trace, "/trace?seconds=60")
+        # An answer to this one says that the window has read the other.
+        window.get("/livez")
+        assert window.get("/trace?seconds=0.01") == (503, "another trace is being recorded\n")
+        go_on(window)
+        assert window.process.stdout.readline() == "stopped\n"
+        status, text = answer_to(trace)
+        assert status == 200 and json.loads(text)["traceEvents"]
+
+
+@needs_recorder
+def test_a_child_that_is_forked_during_a_trace_can_record(tmp_path):
+    body = f"""
+def traced():
+    if (child := os.fork()) == 0:
+        signal.alarm(50)
+        try:
+            with wakeloop.record({str(tmp_path / "child.json")!r}):
+                wakeloop.run(some())
+            os._exit(0)
+        finally:
+            os._exit(1)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+async def some():
+    task = asyncio.create_task(tick(), name="ticker")
+    await asyncio.sleep(0.05)
+    task.cancel()
+"""
+    with program(tmp_path, body + TRACED) as window:
+        for _ in range(2):
+            with contextlib.closing(begin_trace(window)):
+                go_on(window)
+                assert window.process.stdout.readline() == "0\n"
+                assert has_ticks((tmp_path / "child.json").read_text())
+                os.remove(tmp_path / "child.json")
+                # The parent's trace goes on.
+                assert window.get("/trace?seconds=0.01") == (503, "another trace is being recorded\n")
+            until(lambda answer: answer[0] == 200, lambda: window.get("/trace?seconds=0.01"))
+            window.process.stdout.readline()
+
+
+@needs_recorder
+def test_a_child_that_is_forked_while_a_trace_loads_the_recorder_can_record(tmp_path):
+    body = """
+    import signal
+    class Finder:
+        def find_spec(self, name, *_):
+            if name == "wakeloop._observe.record" and threading.current_thread() is not threading.main_thread():
+                loads.set()
+                # The fork comes meanwhile, and waits.
+                time.sleep(0.05)
+    loads = threading.Event()
+    sys.meta_path.insert(0, Finder())
+    wakeloop.admin()
+    print("ready")
+    loads.wait()
+    if (child := os.fork()) == 0:
+        signal.alarm(20)
+        wakeloop.record().stop()
+        os._exit(0)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    """
+    with program(tmp_path, body, admin=None) as window, contextlib.closing(window.connect()) as sock:
+        send_request(sock, "/trace?seconds=60")
+        assert window.process.stdout.readline() == "0\n"
+
+
+@needs_recorder
+def test_children_that_are_forked_while_traces_begin_and_end_can_record(tmp_path):
+    body = """
+    import signal
+    async def main():
+        print("ready")
+        await asyncio.to_thread(sys.stdin.readline)
+        codes = set()
+        for _ in range(100):
+            if (child := os.fork()) == 0:
+                signal.alarm(50)
+                try:
+                    wakeloop.record().stop()
+                    os._exit(0)
+                finally:
+                    os._exit(1)
+            codes.add(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+            await asyncio.sleep(0.001)
+        print(codes)
+    wakeloop.run(main())
+    """
+    with program(tmp_path, body) as window:
+        ended = threading.Event()
+
+        def trace():
+            while not ended.is_set():
+                with contextlib.suppress(OSError):
+                    window.get("/trace?seconds=0.01")
+
+        thread = threading.Thread(target=trace)
+        thread.start()
+        go_on(window)
+        try:
+            assert window.process.stdout.readline() == "{0}\n"
+        finally:
+            ended.set()
+            thread.join()
+
+
 # -- several processes --------------------------------------------------------------------------------------------------
 
 
@@ -435,8 +626,7 @@ def test_a_shared_address_answers_for_all_processes(tmp_path):
         status, text = ask("/metrics")
         assert status == 200 and text.count("# HELP wakeloop_eventloop_turns_total ") == 1
         assert sorted(map(int, re.findall(r'^wakeloop_eventloop_running\{pid="(\d+)",loop="MainThread"\} 1$', text, re.M))) == pids
-        two.process.stdin.write("\n")
-        two.process.stdin.flush()
+        go_on(two)
         _, text = until(lambda answer: answer[0] == 503, lambda: ask("/livez"))
         assert text.startswith(f'process {two.pid}: the event loop "MainThread" has been in one turn')
 
@@ -474,8 +664,7 @@ def test_tasks_of_a_tcp_address_are_unavailable_while_one_of_its_processes_does_
         status, text = ask("/tasks")
         found = json.loads(text)
         assert status == 200 and len(found) == 1 + others and all(each["loops"] for each in found)
-        blocks.process.stdin.write("\n")
-        blocks.process.stdin.flush()
+        go_on(blocks)
         _, text = until(lambda answer: answer[0] == 503, lambda: ask("/tasks"))
         found = json.loads(text)
         [error] = [each.pop("error") for each in found if each["pid"] == blocks.pid]
@@ -1053,13 +1242,55 @@ def test_a_forked_child_has_no_window_until_its_first_loop_when_the_environment_
         # The child has no copy of the listener, so its parent accepts each connection.
         for _ in range(8):
             assert get(socket.create_connection(("127.0.0.1", port)), "/livez")[0] == 200
-        window.process.stdin.write("\n")
-        window.process.stdin.flush()
+        go_on(window)
         assert window.process.stdout.readline() == "opened\n"
         sock = socket.socket(socket.AF_UNIX)
         sock.connect(path)
         assert f"process {child}" in get(sock, "/")[1]
         os.kill(int(child), signal.SIGKILL)
+
+
+@pytest.mark.parametrize("kind", ["unix", "tcp"])
+def test_a_connection_ends_with_its_process_although_a_forked_child_goes_on(tmp_path, kind):
+    body = """
+    window = wakeloop.admin("127.0.0.1:0")
+    own = socket.create_server(("127.0.0.1", 0))
+    with contextlib.closing(socket.create_connection(own.getsockname())):
+        accepted, _ = own.accept()
+        print("ready")
+        print(window.addresses[1].rsplit(":", 1)[1], flush=True)
+        sys.stdin.readline()
+        if os.fork() == 0:
+            left = [os.path.realpath(f"/proc/self/fd/{number}") for number in os.listdir("/proc/self/fd")]
+            print(os.getpid(), sum("socket:" in each for each in left))
+            # The sockets of the program stay.
+            assert own.getsockname() and accepted.getpeername()
+            sys.stdin.readline()
+            os._exit(0)
+        signal.pause()
+    """
+    imports = "import contextlib, signal, socket\n"
+    with program(tmp_path, imports + textwrap.dedent(body), admin=None) as window, contextlib.ExitStack() as stack:
+        port = int(window.process.stdout.readline())
+        connections = []
+        for target in ("", "/livez", "/labels?seconds=60"):
+            sock = socket.create_connection(("127.0.0.1", port)) if kind == "tcp" else window.connect()
+            connections.append(stack.enter_context(contextlib.closing(sock)))
+            sock.settimeout(20)
+            if target:
+                sock.sendall(f"GET {target} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+        assert connections[1].recv(65536).startswith(b"HTTP/1.1 200 OK\r\n")
+        go_on(window)
+        child, sockets = map(int, window.process.stdout.readline().split())
+        stack.callback(os.kill, child, signal.SIGKILL)
+        # Its own listener, the connection, and the other side of that.
+        assert sockets == 3
+        window.process.kill()
+        window.process.wait()
+        for sock in connections:
+            with contextlib.suppress(ConnectionResetError):
+                while sock.recv(65536):
+                    pass
 
 
 def test_a_window_can_be_opened_and_closed_while_it_is_asked(tmp_path):

@@ -12,7 +12,7 @@ import os
 import time
 import warnings
 
-from .. import _core
+from .. import _core, _lazy
 from .._loop import settings
 from . import registry
 
@@ -80,9 +80,8 @@ def set_ready(ready: bool = True, *, limit: float | str | None = None) -> None:
 
 def tasks_json() -> str:
     """The answer of `/tasks`: what every task of every open loop waits for."""
-    # It is imported when somebody asks.
-    from .. import waits
-
+    # It is loaded when somebody asks.
+    waits = _lazy.load("waits")
     loops = []
     for name, loop in registry.open_loops().items():
         tasks = [
@@ -103,28 +102,11 @@ def tasks_json() -> str:
     return json.dumps(found) + "\n"
 
 
-#: The recording that `/trace` has started.
-_trace: _core.Recording | None = None
-
-
-def start_trace() -> str:
-    """Start a recording for `/trace`. Raises RuntimeError if there is one."""
-    global _trace
-    # It is imported when somebody asks.
-    from . import record
-
-    record._learn_task_fields()
-    _trace = _core.Recording(_TRACE_SIZE, False)
-    return ""
-
-
-def stop_trace() -> str:
-    """End the recording that `start_trace` has started."""
-    global _trace
-    if _trace is not None:
-        _trace.stop()
-        _trace = None
-    return ""
+def start_trace() -> _core.Recording:
+    """Start a recording for `/trace`, whose place one of the program may take. Raises RuntimeError if there is one."""
+    # It is loaded when somebody asks.
+    _lazy.load("_observe.record")._learn_task_fields()
+    return _core.Recording(_TRACE_SIZE, True)
 
 
 def open_if_asked() -> None:

@@ -201,9 +201,8 @@ class Recorder:
         if self._path is not None and "%p" not in self._path:
             self._path = None
         try:
-            self._native = _core.Recording(self._size, True)
+            self._native = _core.Recording(self._size, False)
         except (RuntimeError, MemoryError):
-            _core.abandon_recording()
             _running = None
 
     # -- writing without being asked ---------------------------------------------------------------

@@ -60,7 +60,8 @@ pub(in crate::event_loop) fn refresh(core: &Core, thread: u64) {
     core.instrumentation.set_recorded(core.probe.recorder.refresh(thread));
 }
 
-fn refresh_all() {
+/// Tells the loops that run of a recording that was started or stopped. Needs the GIL.
+pub(crate) fn refresh_all() {
     if FREE_THREADED {
         // There is no recording, and the other loops' cores belong to their threads.
         return;
@@ -132,21 +133,21 @@ pub(in crate::event_loop) fn slow_turn(core: &Core, nanos: u64) -> Result<(), Fa
 /// The native half of wakeloop.Recorder: one recording, from its start on.
 #[pyclass(module = "wakeloop._core", name = "Recording", frozen)]
 pub(crate) struct PyRecording {
-    recording: Arc<Recording>,
+    pub(crate) recording: Arc<Recording>,
 }
 
 #[pymethods]
 impl PyRecording {
-    /// Starts a recording. With `replace` it takes the place of the one of the parent process.
+    /// Starts a recording. One that `gives_way` ends when another is started.
     #[new]
-    fn new(size: usize, replace: bool) -> PyResult<PyRecording> {
+    fn new(size: usize, gives_way: bool) -> PyResult<PyRecording> {
         if FREE_THREADED {
             // The loops share one ring, which has one writer at a time, and read fields of tasks and functions.
             return Err(exception::<PyRuntimeError>(
                 "there is no recorder on a free-threaded build of Python",
             ));
         }
-        let started = recording::start(size, replace);
+        let started = recording::start(size, gives_way);
         refresh_all();
         match started {
             Ok(recording) => Ok(PyRecording { recording }),
@@ -232,10 +233,9 @@ impl Patient<'_> {
     }
 }
 
-/// In a forked child in which no recording can be started: nothing is recorded any more.
-#[pyfunction]
-pub(crate) fn abandon_recording() {
-    recording::abandon();
+/// In a forked child: it begins without a recording.
+pub(crate) fn forked() {
+    recording::forked();
     refresh_all();
 }
 
