@@ -225,6 +225,7 @@ pub(crate) fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<window::Admin>()?;
     module.add_class::<window::AdminAddress>()?;
     module.add_function(wrap_pyfunction!(window::open_admin, module)?)?;
+    module.add_function(wrap_pyfunction!(window::finish_questions, module)?)?;
     module.add_function(wrap_pyfunction!(window::set_readiness, module)?)?;
     module.add_function(wrap_pyfunction!(window::_metrics_text, module)?)?;
     module.add_function(wrap_pyfunction!(window::_metric_families, module)?)?;

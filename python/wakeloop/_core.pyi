@@ -617,6 +617,8 @@ def open_admin(address: AdminAddress, limit: float, /) -> Admin:
     """Open a window in place of the current one, which stays if the new one cannot be opened. The limit is positive.
     One thread calls this at a time.
     """
+def finish_questions() -> None:
+    """Wait until the window asks nothing of Python, which it does not do again. Called before the interpreter ends."""
 def set_readiness(ready: bool, limit: float, /) -> None:
     """Set whether the program is ready, and the longest delay in seconds of a loop that is."""
 def _init_c_caller() -> None:

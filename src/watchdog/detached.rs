@@ -142,28 +142,30 @@ fn holder(memory: &Memory, layout: &Layout) -> Option<Holder> {
 
 fn is_attached(memory: &Memory, layout: &Layout, state: usize) -> Option<bool> {
     match layout.free_threaded {
-        Some(FreeThreaded { status, .. }) => Some(memory.int(state + status)? & layout::ATTACHED != 0),
+        Some(FreeThreaded { status, .. }) => {
+            Some(memory.int(state.wrapping_add(status))? & layout::ATTACHED != 0)
+        }
         None => Some(matches!(holder(memory, layout)?, Holder::Thread(thread) if thread.state == state)),
     }
 }
 
 fn threads(memory: &Memory, layout: &Layout) -> Vec<Thread> {
-    let next = |state: &usize| memory.word(state + layout.thread.next).filter(|next| *next != 0);
+    let next = |state: &usize| memory.word(state.wrapping_add(layout.thread.next)).filter(|next| *next != 0);
     let states = iter::successors(memory.word(layout.threads).filter(|first| *first != 0), next);
     states.take(MOST_THREADS).map_while(|state| thread(memory, layout, state)).collect()
 }
 
 fn thread(memory: &Memory, layout: &Layout, state: usize) -> Option<Thread> {
-    let number = |offset| memory.word(state + offset).map(|number| number as u64);
+    let number = |offset| memory.word(state.wrapping_add(offset)).map(|number| number as u64);
     Some(Thread { state, ident: number(layout.thread.ident)?, native_id: number(layout.thread.native_id)? })
 }
 
 fn stack(memory: &Memory, layout: &Layout, thread: usize) -> Option<Stack> {
     let mut stack = Stack::new();
-    let mut next = memory.word(thread + layout.thread.frame)?;
+    let mut next = memory.word(thread.wrapping_add(layout.thread.frame))?;
     #[cfg(not(Py_3_13))]
     {
-        next = memory.word(next + layout.frame.current)?;
+        next = memory.word(next.wrapping_add(layout.frame.current))?;
     }
     // Frames of the interpreter itself are not counted, so they need a limit too.
     for _ in 0..2 * DEEPEST {
@@ -171,7 +173,7 @@ fn stack(memory: &Memory, layout: &Layout, thread: usize) -> Option<Stack> {
             break;
         }
         stack.extend(frame(memory, layout, next));
-        next = memory.word(next + layout.frame.previous)?;
+        next = memory.word(next.wrapping_add(layout.frame.previous))?;
     }
     Some(stack)
 }
@@ -179,19 +181,19 @@ fn stack(memory: &Memory, layout: &Layout, thread: usize) -> Option<Stack> {
 /// A frame of Python code; `None` for the frames between a C function and the Python code that it calls.
 fn frame(memory: &Memory, layout: &Layout, frame: usize) -> Option<Frame> {
     // Since 3.14 the low bits of the pointer are flags.
-    let code = memory.word(frame + layout.frame.code)? & !7;
+    let code = memory.word(frame.wrapping_add(layout.frame.code))? & !7;
     if !memory.is_of_type(code, &raw const ffi::PyCode_Type) {
         return None;
     }
-    let text = |offset| memory.text(memory.word(code + offset)?);
+    let text = |offset| memory.text(memory.word(code.wrapping_add(offset))?);
     let function = text(layout.code.name)?;
     if cfg!(not(Py_3_13)) && function == "<interpreter trampoline>" {
         return None;
     }
     let line = || {
-        let first_line = memory.int(code + layout.code.first_line)?;
-        let table = memory.bytes(memory.word(code + layout.code.lines)?)?;
-        let instruction = memory.word(frame + layout.frame.instruction)?;
+        let first_line = memory.int(code.wrapping_add(layout.code.first_line))?;
+        let table = memory.bytes(memory.word(code.wrapping_add(layout.code.lines))?)?;
+        let instruction = memory.word(frame.wrapping_add(layout.frame.instruction))?;
         // Before its first instruction, a frame of 3.12 and earlier points in front of the code.
         let begin = instructions(memory, layout, frame, code)?;
         line_of(&table, first_line, instruction.saturating_sub(begin))
@@ -202,12 +204,12 @@ fn frame(memory: &Memory, layout: &Layout, frame: usize) -> Option<Frame> {
 /// The address of the instructions that a frame runs.
 fn instructions(memory: &Memory, layout: &Layout, frame: usize, code: usize) -> Option<usize> {
     let Some(FreeThreaded { copy, copies, .. }) = layout.free_threaded else {
-        return Some(code + layout.code.instructions);
+        return Some(code.wrapping_add(layout.code.instructions));
     };
-    let copies = memory.word(code + copies)?;
-    let copy = usize::try_from(memory.int(frame + copy)?).ok()?;
+    let copies = memory.word(code.wrapping_add(copies))?;
+    let copy = usize::try_from(memory.int(frame.wrapping_add(copy))?).ok()?;
     let is_there = copy < memory.word(copies)?;
-    memory.word(copies + (1 + is_there.then_some(copy)?) * size_of::<usize>())
+    memory.word(copies.wrapping_add((1 + is_there.then_some(copy)?).wrapping_mul(size_of::<usize>())))
 }
 
 /// The line of the instruction at this offset in bytes, by the code object's `co_linetable`. The format is described in

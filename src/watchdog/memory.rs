@@ -64,7 +64,7 @@ impl Memory {
 
     /// Is there an object of exactly this type at the address?
     pub(super) fn is_of_type(&self, address: usize, kind: *const ffi::PyTypeObject) -> bool {
-        self.word(address + offset_of!(ffi::PyObject, ob_type)) == Some(kind.addr())
+        self.word(address.wrapping_add(offset_of!(ffi::PyObject, ob_type))) == Some(kind.addr())
     }
 
     /// The value of the `bytes` at an address.
@@ -72,9 +72,9 @@ impl Memory {
         if !self.is_of_type(address, &raw const ffi::PyBytes_Type) {
             return None;
         }
-        let length = self.word(address + offset_of!(ffi::PyVarObject, ob_size))?;
+        let length = self.word(address.wrapping_add(offset_of!(ffi::PyVarObject, ob_size)))?;
         let mut bytes = vec![0; (length <= LONGEST_BYTES).then_some(length)?];
-        self.read(address + offset_of!(ffi::PyBytesObject, ob_sval), &mut bytes)?;
+        self.read(address.wrapping_add(offset_of!(ffi::PyBytesObject, ob_sval)), &mut bytes)?;
         Some(bytes)
     }
 
@@ -83,9 +83,10 @@ impl Memory {
         if !self.is_of_type(address, &raw const ffi::PyUnicode_Type) {
             return None;
         }
-        let length = self.word(address + offset_of!(ffi::PyASCIIObject, length))?.min(LONGEST_TEXT);
+        let length =
+            self.word(address.wrapping_add(offset_of!(ffi::PyASCIIObject, length)))?.min(LONGEST_TEXT);
         // The bits, from the lowest: `interned`, three for `kind`, `compact`, `ascii`.
-        let state = self.int(address + offset_of!(ffi::PyASCIIObject, state))? >> INTERNED_BITS;
+        let state = self.int(address.wrapping_add(offset_of!(ffi::PyASCIIObject, state)))? >> INTERNED_BITS;
         let (size, compact, ascii) = ((state & 7) as usize, state >> 3 & 1, state >> 4 & 1);
         if compact == 0 || !matches!(size, 1 | 2 | 4) {
             return None;
@@ -96,7 +97,7 @@ impl Memory {
             size_of::<ffi::PyCompactUnicodeObject>()
         };
         let mut characters = vec![0; length * size];
-        self.read(address + header, &mut characters)?;
+        self.read(address.wrapping_add(header), &mut characters)?;
         let number = |character: &[u8]| match *character {
             [a] => u32::from(a),
             [a, b] => u32::from(u16::from_ne_bytes([a, b])),

@@ -15,7 +15,7 @@ use super::exposition::{self, Family, Sample};
 use super::pages::Pages;
 use super::readiness;
 use super::server::Server;
-use super::{labels, trace};
+use super::{labels, python, trace};
 use crate::bridge::io_error::raise_io;
 use crate::capi::Fallible;
 use crate::capi::error::exception;
@@ -30,6 +30,7 @@ static CURRENT: Mutex<Option<Arc<Server>>> = Mutex::new(None);
 pub(crate) fn forked() {
     labels::forked();
     trace::forked();
+    python::forked();
     if let Some(server) = CURRENT.try_lock().ok().and_then(|mut current| current.take()) {
         server.forked();
         // Its thread does not exist here, and its runtime belongs to the parent.
@@ -133,6 +134,12 @@ pub(crate) fn open_admin(py: Python<'_>, address: &Bound<'_, AdminAddress>, limi
         libc::atexit(exit);
     });
     Ok(Admin { server, limit })
+}
+
+/// Wait until the window asks nothing of Python, which it does not do again. Called before the interpreter ends.
+#[pyfunction]
+pub(crate) fn finish_questions(py: Python<'_>) {
+    py.detach(python::finish);
 }
 
 /// Set whether the program is ready, and the longest delay in seconds of a loop that is.

@@ -31,7 +31,8 @@
 //!
 //! **Fork and exit.** A forked child closes its copies of listeners and connections, which it knows by their names for
 //! the system, and has no window until it opens one. A recording that was started for `/trace` is not its own. The
-//! thread runs until the process ends; the socket's file is removed by `atexit` of the C library.
+//! thread runs until the process ends, and asks nothing of Python from `atexit` on; the socket's file is removed by
+//! `atexit` of the C library.
 
 mod address;
 mod answer;

@@ -1,7 +1,9 @@
 //! Asks Python: a thread of its own waits for the GIL, and the window's thread waits for it, for a second at most.
 
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use std::{io, thread};
 
 use pyo3::prelude::*;
@@ -18,10 +20,57 @@ use crate::runtime::time::{sleep, timeout};
 const PATIENCE: Duration = Duration::from_secs(1);
 const LOOK: Duration = Duration::from_millis(5);
 
+/// The interpreter is about to end: nobody asks any more. One that did then would be ended in the middle of native
+/// code, which ends the process.
+static ENDS: AtomicBool = AtomicBool::new(false);
+/// The threads that ask.
+static ASKING: AtomicUsize = AtomicUsize::new(0);
+/// How long the end of the interpreter waits for them.
+const LONGEST_WAIT: Duration = Duration::from_secs(5);
+
+/// A thread that asks.
+struct Asking;
+
+impl Asking {
+    /// `None` if the interpreter ends.
+    fn begin() -> Option<Asking> {
+        // Ordering: SeqCst, here and in `finish`: either this thread finds that the interpreter ends, or `finish` finds
+        // this thread.
+        ASKING.fetch_add(1, SeqCst);
+        let asking = Asking;
+        (!ENDS.load(SeqCst)).then_some(asking)
+    }
+}
+
+impl Drop for Asking {
+    fn drop(&mut self) {
+        // Ordering: SeqCst, as in `begin`.
+        ASKING.fetch_sub(1, SeqCst);
+    }
+}
+
+/// Waits, before the interpreter ends, until nobody asks. Called without the GIL.
+pub(super) fn finish() {
+    // Ordering: SeqCst; see `Asking::begin`.
+    ENDS.store(true, SeqCst);
+    let end = Instant::now() + LONGEST_WAIT;
+    while ASKING.load(SeqCst) != 0 && Instant::now() < end {
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// In a forked child: the parent's threads do not exist.
+pub(super) fn forked() {
+    // Relaxed: the child has one thread.
+    ENDS.store(false, Relaxed);
+    ASKING.store(0, Relaxed);
+}
+
 /// Runs `body` in a new thread when that gets the GIL; never, if the interpreter ends.
 pub(super) fn when_attached(body: impl FnOnce(Python<'_>) + Send + 'static) -> io::Result<()> {
     let _blocked = SignalsBlocked::new();
     let body = move || {
+        let Some(_asking) = Asking::begin() else { return };
         // Without the interpreter there is nobody to ask.
         let _ = try_attach(body);
     };

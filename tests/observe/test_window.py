@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import errno
+import http.client
 import json
 import os
 import re
@@ -154,6 +155,38 @@ def test_the_window_answers_while_the_interpreter_ends(tmp_path):
         assert window.process.wait(20) == 0
         assert not os.path.exists(window.path)
         sock.close()
+
+
+def test_a_program_that_is_asked_all_the_time_ends_as_without_a_window(tmp_path):
+    body = """
+    async def main():
+        print("ready")
+        await asyncio.sleep(0.1)
+    wakeloop.run(main())
+    for _ in range(20):
+        loops = [wakeloop.new_event_loop() for _ in range(4)]
+        for loop in loops:
+            loop.run_until_complete(asyncio.sleep(0))
+            loop.close()
+    """
+
+    def ask(target):
+        # The last answer may be cut.
+        with contextlib.suppress(OSError, http.client.HTTPException):
+            while True:
+                window.get(target)
+
+    for _ in range(8):
+        with program(tmp_path, body) as window:
+            targets = ("/tasks", "/trace?seconds=0.02", "/trace?seconds=0.01", "/labels?seconds=0.01", "/stack", "/stack", "/loops")
+            threads = [threading.Thread(target=ask, args=(target,)) for target in targets]
+            for thread in threads:
+                thread.start()
+            code = window.process.wait(50)
+            for thread in threads:
+                thread.join()
+            assert (code, window.process.stderr.read()) == (0, "")
+            assert not os.path.exists(window.path)
 
 
 def test_a_loop_that_waits_or_works_in_short_turns_is_alive(tmp_path):

@@ -22,7 +22,11 @@ class Window:
     def connect(self):
         sock = socket.socket(socket.AF_UNIX)
         sock.settimeout(20)
-        sock.connect(self.path)
+        try:
+            sock.connect(self.path)
+        except BaseException:
+            sock.close()
+            raise
         return sock
 
     def get(self, target, method="GET"):
@@ -36,8 +40,9 @@ class Window:
 
 
 def get(sock, target, method="GET", host="localhost"):
-    send_request(sock, target, method, host)
-    return answer_to(sock, method)
+    with contextlib.closing(sock):
+        send_request(sock, target, method, host)
+        return answer_to(sock, method)
 
 
 def send_request(sock, target, method="GET", host="localhost"):

@@ -6,6 +6,7 @@ Here are its arguments and its environment variables; the rest is native.
 from __future__ import annotations
 
 import _thread
+import atexit
 import json
 import math
 import os
@@ -23,6 +24,7 @@ Admin = _core.Admin
 #: One thread opens a window at a time. A fork waits for it, so that a child has no socket of a half-open window. A
 #: signal handler of the same thread may open one too.
 _opening = _thread.RLock()
+atexit.register(_core.finish_questions)
 os.register_at_fork(before=_opening.acquire, after_in_child=_opening.release, after_in_parent=_opening.release)
 
 #: How long a turn may last in seconds, unless the program or the environment says something else.
