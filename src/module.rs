@@ -215,6 +215,7 @@ pub(crate) fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(pipe::read::make_read_pipe, module)?)?;
     module.add_function(wrap_pyfunction!(pipe::write::make_write_pipe, module)?)?;
     module.add_function(wrap_pyfunction!(accept::start_listener, module)?)?;
+    module.add_function(wrap_pyfunction!(accept::accept_rest, module)?)?;
     module.add_function(wrap_pyfunction!(reader_feed::feed_readers, module)?)?;
     module.add_function(wrap_pyfunction!(streams::adopt_streams, module)?)?;
     module.add_function(wrap_pyfunction!(connect::connect, module)?)?;

@@ -1239,6 +1239,9 @@ def start_listener(
 ) -> None:
     """The native half of `_start_serving`, for connections without TLS."""
 
+def accept_rest(event_loop: EventLoop, fd: int) -> None:
+    """The native half of `_stop_serving`, which then removes the listener and closes its socket."""
+
 # -- streams ----------------------------------------------------------------------------------------------
 
 @disjoint_base

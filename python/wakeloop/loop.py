@@ -473,6 +473,10 @@ class EventLoop(LoopState):
             self, protocol_factory, listener, server, backlog, name, unpatched, kwargs.get("context")
         )
 
+    def _stop_serving(self, sock: Any) -> None:
+        _core.accept_rest(self, sock.fileno())
+        super()._stop_serving(sock)
+
     def _accepts_itself(self) -> bool:
         """Is everything unpatched that asyncio would call for an accepted connection?"""
         return _accepts(self) and compat.makes_streams() and compat.makes_sockets()

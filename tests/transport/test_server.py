@@ -108,6 +108,66 @@ def test_a_connection_accepted_before_its_server_closes_is_made(run):
     assert {run(main(iterations), debug=True) for iterations in range(6)} == {0, 1}
 
 
+@pytest.mark.parametrize("closes", ["in connection_made", "in a callback of connection_made", "in the stream's task"])
+def test_a_server_that_closes_at_its_first_connection_serves_those_that_wait(run, closes):
+    async def main():
+        loop, made = asyncio.get_running_loop(), []
+
+        class Closing(Greeting):
+            def connection_made(self, transport):
+                made.append(self)
+                if len(made) == 1:
+                    server.close() if closes == "in connection_made" else loop.call_soon(server.close)
+                super().connection_made(transport)
+
+        async def client(reader, writer):
+            made.append(writer)
+            server.close()
+            writer.write(b"hello")
+            writer.close()
+
+        if closes == "in the stream's task":
+            server = await asyncio.start_server(client, "127.0.0.1", 0)
+        else:
+            server = await loop.create_server(Closing, "127.0.0.1", 0)
+        address = server.sockets[0].getsockname()
+        clients = [socket.create_connection(address, timeout=10) for _ in range(20)]
+        await loop.run_in_executor(None, lambda: [client.close() for client in clients if client.recv(100) != b"hello"])
+        for waiting in clients:
+            waiting.close()
+        await server.wait_closed()
+        return len(made)
+
+    assert run(main()) == 20
+
+
+@pytest.mark.native
+def test_a_server_that_closes_at_its_first_connection_accepts_its_backlog_at_most(run):
+    async def main():
+        loop, protocols = asyncio.get_running_loop(), []
+
+        class Closing(Recording):
+            def connection_made(self, transport):
+                protocols.append(self)
+                server.close()
+                super().connection_made(transport)
+                transport.close()
+
+        # The system has room for one more than the backlog. asyncio accepts that one in its next iteration, and drops it.
+        server = await loop.create_server(Closing, "127.0.0.1", 0, backlog=3)
+        address = server.sockets[0].getsockname()
+        clients = [socket.create_connection(address, timeout=10) for _ in range(4)]
+        while not protocols:
+            await asyncio.sleep(0)
+        await asyncio.gather(*(protocol.lost for protocol in protocols))
+        await server.wait_closed()
+        for client in clients:
+            client.close()
+        return len(protocols)
+
+    assert run(main()) == 3
+
+
 def test_serve_forever_serves_until_cancelled_and_closes(run):
     async def main():
         server = await asyncio.get_running_loop().create_server(Greeting, "127.0.0.1", 0, start_serving=False)

@@ -86,6 +86,7 @@ if TYPE_CHECKING:
         def _start_serving(
             self, protocol_factory: Callable[[], Any], sock: Any, *args: Any, **kwargs: Any
         ) -> None: ...
+        def _stop_serving(self, sock: Any) -> None: ...
 
     class SSLProtocol(asyncio.BufferedProtocol):
         _app_transport: Any

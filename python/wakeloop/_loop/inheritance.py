@@ -27,7 +27,9 @@ from .._asyncio.compat import HANDLES, TRANSPORTS, makes_handles, names_within, 
 from . import LoopState
 
 #: Methods of ours that call asyncio's, which may be a patch. The native `time` does so while anything of it is patched.
-_COOPERATIVE = frozenset({"close", "set_default_executor", "add_signal_handler", "remove_signal_handler", "time"})
+_COOPERATIVE = frozenset(
+    {"close", "set_default_executor", "add_signal_handler", "remove_signal_handler", "time", "_stop_serving"}
+)
 
 #: Methods of ours that call the same methods of the loop as asyncio's, where they have the same to do.
 _ALIKE = frozenset({"run_forever", "_run_once", "_make_self_pipe", "_close_self_pipe"})

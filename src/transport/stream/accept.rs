@@ -1,9 +1,12 @@
 //! A listening socket: accepts connections, and creates their transports.
 //!
 //! A listener is registered level-triggered, so an event need not accept all connections: a single connection costs one
-//! `accept`. The limit of connections per event doubles as long as each turn has an event that reaches it. If
+//! `accept`. The limit of connections per event doubles as long as each poll has an event that reaches it. If
 //! descriptors or memory have run out, the listener pauses for a second, as in asyncio. [`sharing`](super::sharing) says
 //! what is different if other processes listen on the same socket.
+//!
+//! asyncio accepts the whole backlog at each event. So when the server closes, the listener accepts what the last event
+//! has left: the system would reset these connections.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -17,7 +20,7 @@ use super::sharing::{PAUSE, PERIOD, Sharing};
 use super::{address, clients};
 use crate::capi::audit::has_hook;
 use crate::capi::call::{call0, copy_context, given_or_copied, in_context};
-use crate::capi::error::{raise_os_error, take_unless_fatal};
+use crate::capi::error::{raise_os_error, take_unless_fatal, undisturbed, unless_raised};
 use crate::capi::imports::{imports, support};
 use crate::capi::inspect::integer;
 use crate::capi::{Exception, Fallible, Fatal, Raised, Ref, Slot, sockaddr};
@@ -41,8 +44,8 @@ pub(crate) struct Listener {
     backlog: usize,
     /// The limit of connections for the last event.
     budget: Cell<usize>,
-    /// The last turn with an event that reached its limit; 0 if the last event did not.
-    last_full_turn: Cell<u64>,
+    /// The number of the poll whose event reached the limit; 0 if the last event did not.
+    last_full_poll: Cell<u64>,
     sharing: Sharing,
     /// Ends pauses, and tries to accept from time to time. `None` if no other process is known to share the socket.
     alarm: RefCell<Option<Alarm>>,
@@ -106,7 +109,7 @@ pub(crate) fn start_listener(
         family,
         backlog: backlog.clamp(1, 4096) as usize,
         budget: Cell::new(1),
-        last_full_turn: Cell::new(0),
+        last_full_poll: Cell::new(0),
         sharing: Sharing::default(),
         alarm: RefCell::default(),
         armed: Cell::new(true),
@@ -136,6 +139,21 @@ pub(crate) fn start_listener(
     Ok(())
 }
 
+/// The native half of `_stop_serving`, which then removes the listener and closes its socket.
+#[pyfunction]
+pub(crate) fn accept_rest(event_loop: &Bound<'_, EventLoop>, fd: RawFd) -> PyResult<()> {
+    let _held = event_loop.get().outside().enter();
+    let core = event_loop.get().core();
+    let Some(object) = core.fds.source(fd) else { return Ok(()) };
+    let bound = object.bind(event_loop.py());
+    let Ok(listener) = bound.cast::<Listener>() else { return Ok(()) };
+    if core.is_parents() {
+        // The connections are the parent's.
+        return Ok(());
+    }
+    Ok(listener.get().accept_rest(core).map_err(|Fatal| Raised)?)
+}
+
 impl Source for Listener {
     fn on_ready(object: &Ref, core: &Core, _readiness: Readiness) -> Result<(), Fatal> {
         let bound = object.bind(object.py());
@@ -162,6 +180,11 @@ impl Source for Tick {
         let Ok(listener) = bound.cast::<Listener>() else { return Ok(()) };
         listener.get().tick(object, core)
     }
+}
+
+/// Is it a server of asyncio's kind that was closed?
+fn is_closed(server: &Ref) -> bool {
+    unless_raised(server.getattr(&imports()._sockets)).is_some_and(|sockets| sockets.is_none())
 }
 
 impl Drop for Listener {
@@ -319,10 +342,10 @@ impl Listener {
         if !self.sharing.is_alone(now) && self.is_shared_now(object, core, now) {
             return self.accept_shared(core);
         }
-        // If the event of the previous turn has reached its limit, connections are queued, and the limit doubles.
+        // If the event of the previous poll has reached its limit, connections are queued, and the limit doubles.
         // Otherwise it is 1.
-        let turn = core.turn_number();
-        let queued = self.last_full_turn.replace(0).wrapping_add(1) == turn;
+        let poll = core.poll_number();
+        let queued = self.last_full_poll.replace(0).wrapping_add(1) == poll;
         let budget = if queued { (self.budget.get() * 2).min(self.backlog) } else { 1 };
         self.budget.set(budget);
         for count in 0..budget {
@@ -338,8 +361,44 @@ impl Listener {
                 Err(error) => return self.failed(core, &error),
             }
         }
-        self.last_full_turn.set(turn);
+        self.last_full_poll.set(poll);
         Ok(())
+    }
+
+    /// Accepts what the last event has left of the backlog, because the server closes. What other processes can accept is
+    /// left to them. In the protocol factory it does nothing: asyncio drops the connection for which the factory closes the
+    /// server, and the others too.
+    #[cold]
+    fn accept_rest(&self, core: &Core) -> Result<(), Fatal> {
+        let full = self.last_full_poll.replace(0);
+        // The event would be repeated by the next poll.
+        if full == 0 || core.poll_number() > full + 1 || self.is_shared() {
+            return Ok(());
+        }
+        if !self.unpatched.get().is_some_and(|check| is_unpatched(&check)) {
+            return Ok(());
+        }
+        for _ in self.budget.get()..self.backlog {
+            // An error means that there are no more, or that there is no descriptor for the next.
+            let Ok((fd, peer)) = address::accept(self.descriptor()) else { break };
+            core.probe.counters.connections_accepted.add(1);
+            self.connection_by(core, fd, peer, |parts, stream| self.create_for_closed(core, parts, stream))?;
+        }
+        Ok(())
+    }
+
+    /// Creates a transport that asyncio would have attached before the server was closed. A server knows by `_sockets`
+    /// that it is closed, and then refuses transports.
+    #[cold]
+    fn create_for_closed(&self, core: &Core, parts: Parts, stream: StreamParts) -> Result<Ref, Raised> {
+        let Some(server) = self.server.get().filter(is_closed) else { return create(core, parts, stream) };
+        let names = imports();
+        server.setattr(&names._sockets, &names.no_arguments)?;
+        let created = create(core, parts, stream);
+        undisturbed(|| {
+            server.setattr(&names._sockets, &Ref::none()).unwrap_or_else(|Raised| server.write_unraisable());
+        });
+        created
     }
 
     /// Lets asyncio's code accept the connections, because the program has patched what that calls.
@@ -411,6 +470,17 @@ impl Listener {
 
     /// Creates a protocol and a transport for a new connection, in a new context.
     fn connection(&self, core: &Core, fd: OwnedFd, peer: Option<SocketAddr>) -> Result<(), Fatal> {
+        self.connection_by(core, fd, peer, |parts, stream| create(core, parts, stream))
+    }
+
+    /// As [`connection`](Self::connection), with a function that creates the transport.
+    fn connection_by(
+        &self,
+        core: &Core,
+        fd: OwnedFd,
+        peer: Option<SocketAddr>,
+        create: impl FnOnce(Parts, StreamParts) -> Result<Ref, Raised>,
+    ) -> Result<(), Fatal> {
         let mut owner = None;
         if has_hook() || core.is_debug() {
             match self.accepted_socket(core, fd.as_raw_fd()) {
@@ -422,7 +492,7 @@ impl Listener {
             }
         }
         let mut protocol = None;
-        match self.transport(core, fd.as_raw_fd(), owner.as_ref(), peer, &mut protocol) {
+        match self.transport(fd.as_raw_fd(), owner.as_ref(), peer, &mut protocol, create) {
             Ok(()) => {
                 // The transport owns the descriptor now.
                 let _ = fd.into_raw_fd();
@@ -446,11 +516,11 @@ impl Listener {
 
     fn transport(
         &self,
-        core: &Core,
         fd: RawFd,
         owner: Option<&Ref>,
         peer: Option<SocketAddr>,
         protocol: &mut Option<Ref>,
+        create: impl FnOnce(Parts, StreamParts) -> Result<Ref, Raised>,
     ) -> Result<(), Raised> {
         let (Some(factory), Some(context)) = (self.factory.get(), self.context.get()) else {
             return Err(Exception::RuntimeError.raise("the listener was cleared by the garbage collector"));
@@ -467,6 +537,6 @@ impl Listener {
             peer,
             habit: WriteHabit::of_listener(self.habits.clone()),
         };
-        create(core, parts, stream).map(drop)
+        create(parts, stream).map(drop)
     }
 }
