@@ -496,16 +496,62 @@ class EventLoop(LoopState):
     if not TYPE_CHECKING:
         # For type checkers, typeshed's overloads are better than one signature.
 
+        @connections.without_all_errors
         async def create_connection(
-            self, protocol_factory: Callable[[], Any], host: Any = None, port: Any = None, **options: Any
-        ) -> tuple[Any, Any]:
+            self,
+            protocol_factory,
+            host=None,
+            port=None,
+            *,
+            ssl=None,
+            family=0,
+            proto=0,
+            flags=0,
+            sock=None,
+            local_addr=None,
+            server_hostname=None,
+            ssl_handshake_timeout=None,
+            ssl_shutdown_timeout=None,
+            happy_eyeballs_delay=None,
+            interleave=None,
+            all_errors=False,
+        ):
             """Connect to a server; see asyncio.loop.create_connection."""
             connecting = None
-            plain = not self._debug and connections.is_plain(options)
-            if plain and compat.creates_connections() and self._connects_itself():
-                connecting = _core.connect(self, host, port, options.get("family", 0))
+            if (
+                (ssl is None or ssl is False)
+                and sock is None
+                and local_addr is None
+                and server_hostname is None
+                and ssl_handshake_timeout is None
+                and ssl_shutdown_timeout is None
+                and happy_eyeballs_delay is None
+                and interleave is None
+                and not (connections.HAS_ALL_ERRORS and all_errors is not False)
+                and not self._debug
+                and proto in connections.PLAIN_PROTOCOLS
+                and compat.creates_connections()
+                and self._connects_itself()
+            ):
+                connecting = _core.connect(self, host, port, family)
             if connecting is None:
-                return await super().create_connection(protocol_factory, host, port, **options)
+                return await super().create_connection(
+                    protocol_factory,
+                    host,
+                    port,
+                    ssl=ssl,
+                    family=family,
+                    proto=proto,
+                    flags=flags,
+                    sock=sock,
+                    local_addr=local_addr,
+                    server_hostname=server_hostname,
+                    ssl_handshake_timeout=ssl_handshake_timeout,
+                    ssl_shutdown_timeout=ssl_shutdown_timeout,
+                    happy_eyeballs_delay=happy_eyeballs_delay,
+                    interleave=interleave,
+                    **({"all_errors": all_errors} if connections.HAS_ALL_ERRORS else {}),
+                )
             try:
                 if connecting.waiter is not None:
                     await connecting.waiter
@@ -521,8 +567,6 @@ class EventLoop(LoopState):
                 transport.close()
                 raise
             return transport, protocol
-
-        create_connection.__signature__ = connections.SIGNATURE
 
     def _connects_itself(self) -> bool:
         """Is everything unpatched that asyncio would call to make a plain connection?"""

@@ -7,6 +7,7 @@ import errno
 import gc
 import logging
 import os
+import re
 import resource
 import socket
 import sys
@@ -178,7 +179,8 @@ def test_wrong_arguments_raise_what_asyncio_raises(run, case):
 
     with asyncio.Runner(loop_factory=asyncio.SelectorEventLoop) as runner:
         wanted = runner.run(main())
-    assert run(main()) == wanted
+    # A method in Python is named with its own class.
+    assert re.sub(r"\bEventLoop\.", "BaseEventLoop.", str(run(main()))) == str(wanted)
 
 
 def test_the_factory_is_called_when_the_connection_is_there_in_the_caller_s_context(run):

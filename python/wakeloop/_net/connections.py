@@ -6,36 +6,29 @@ asyncio's own code makes the others. Its Server lists its clients since Python 3
 from __future__ import annotations
 
 import asyncio
-import inspect
 import socket
+import sys
 import weakref
 from typing import TYPE_CHECKING, Any
 
 from .. import _core
-from .._asyncio import BaseEventLoop, base_events
+from .._asyncio import base_events
 
-# The native core connects to numeric hosts and ports, and supports only these options.
-_PLAIN_OPTIONS = frozenset({"family", "proto", "flags"})
-_PLAIN_PROTOCOLS = (0, socket.IPPROTO_TCP, socket.IPPROTO_UDP)
-#: The signature of asyncio's method.
-SIGNATURE = inspect.signature(BaseEventLoop.create_connection)
-_KNOWN_OPTIONS = frozenset(SIGNATURE.parameters)
+# The native core connects to numeric hosts and ports, over these protocols only.
+PLAIN_PROTOCOLS = (0, socket.IPPROTO_TCP, socket.IPPROTO_UDP)
+#: asyncio's create_connection has the parameter `all_errors` since Python 3.12.
+HAS_ALL_ERRORS = sys.version_info >= (3, 12)
 
 
-def is_plain(options: dict[str, Any]) -> bool:
-    """Does the native core support all given options of create_connection?"""
-    if not options:
-        return True
-    return _PLAIN_OPTIONS.issuperset(_given(options)) and options.get("proto", 0) in _PLAIN_PROTOCOLS
+def without_all_errors(function: Any) -> Any:
+    """Takes the last parameter of a method away if asyncio does not have it, so the interpreter refuses it at the call.
 
-
-def _given(options: dict[str, Any]) -> set[str]:
-    """The options that are set, or that asyncio of this version does not know."""
-    return {
-        name
-        for name, value in options.items()
-        if not (value is None or value is False) or name not in _KNOWN_OPTIONS
-    }
+    In the method's body it is then a variable without a value.
+    """
+    if not HAS_ALL_ERRORS:
+        function.__code__ = function.__code__.replace(co_kwonlyargcount=function.__code__.co_kwonlyargcount - 1)
+        del function.__kwdefaults__["all_errors"]
+    return function
 
 
 def fixed_name(sock: socket.socket) -> Any:
