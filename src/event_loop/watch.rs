@@ -17,7 +17,7 @@ use pyo3::ffi;
 use super::core::Core;
 use super::core::fd_table::Kind;
 use super::core::watched_fd::{Direction, Registration, WatchedFd};
-use super::handle::layout::{Handle, HandleRef};
+use super::handle::layout::HandleRef;
 use crate::capi::error::raise_os_error;
 use crate::capi::imports::imports;
 use crate::capi::{Exception, Fatal, Raised, Ref};
@@ -138,12 +138,12 @@ pub(crate) fn add(
     Ok(())
 }
 
-/// Removes the callback of one direction. True if there was one.
+/// Removes the callback of one direction, or the wait of an awaitable call, which asyncio implements as a callback. That
+/// call then waits until it is cancelled. True if there was one.
 pub(crate) fn remove(core: &Core, fd: RawFd, direction: Direction) -> bool {
-    let Some(watched) = core.fds.watched(fd) else { return false };
-    if watched.side(direction).get().as_ref().and_then(Handle::from_object).is_none() {
+    let Some(watched) = core.fds.watched(fd).filter(|watched| !watched.side(direction).is_empty()) else {
         return false;
-    }
+    };
     let old = core.fds.set_waiter(&watched, direction, None);
     // There is nothing that the caller could do if this fails.
     let _ = update(core, fd);

@@ -26,6 +26,37 @@ def test_sock_recv_and_sock_sendall_complete_at_once_when_possible(run):
     run(main())
 
 
+@pytest.mark.parametrize("method", ["sock_recv", "sock_recv_into", "sock_recvfrom", "sock_accept", "sock_sendall"])
+def test_remove_reader_takes_the_wait_of_a_socket_call_away(run, method):
+    async def main():
+        loop = asyncio.get_running_loop()
+        with socketpair() as (near, far), listener() as accepting:
+            accepting.setblocking(False)
+            sock = accepting if method == "sock_accept" else near
+            size = {"sock_recv": 10, "sock_recvfrom": 10, "sock_recv_into": bytearray(10), "sock_sendall": bytes(5_000_000)}
+            arguments = [size[method]] if method in size else []
+            call = asyncio.ensure_future(getattr(loop, method)(sock, *arguments))
+            writes = method == "sock_sendall"
+            remove, other = [loop.remove_reader, loop.remove_writer][:: -1 if writes else 1]
+            await asyncio.sleep(0.01)
+            assert (other(sock), remove(sock), remove(sock.fileno())) == (False, True, False)
+            with socket.socket() as client:
+                client.connect(accepting.getsockname())
+                with contextlib.suppress(BlockingIOError):
+                    far.send(b"unseen")
+                    while writes:
+                        far.recv(1 << 20)
+                await asyncio.sleep(0.01)
+                assert not call.done()
+                call.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await call
+            if not writes and sock is near:
+                assert await loop.sock_recv(near, 10) == b"unseen"
+
+    run(main())
+
+
 def test_sock_recv_waits_for_data(run):
     async def main():
         loop = asyncio.get_running_loop()
