@@ -318,6 +318,11 @@ class EventLoop(LoopState):
         if isinstance(transport, BaseTransport) and not transport.is_closing():
             raise RuntimeError(f"File descriptor {fd!r} is used by transport {transport!r}")
 
+    def _ensure_new_transport(self, sock: Any) -> None:
+        """Refuses a socket that has a transport, if asyncio does: until 3.12 the new one takes the place of the other."""
+        if compat.REFUSES_SECOND_TRANSPORT:
+            self._ensure_fd_no_transport(sock)
+
     # -- transports ------------------------------------------------------------------------------
 
     def _make_socket_transport(
@@ -325,7 +330,7 @@ class EventLoop(LoopState):
     ) -> Any:
         if not (compat.makes_streams() and sockets.is_ordinary_socket(sock)):
             return super()._make_socket_transport(sock, protocol, waiter, extra=extra, server=server, **kwargs)
-        self._ensure_fd_no_transport(sock)
+        self._ensure_new_transport(sock)
         if type(sock) is not sockets.Socket:
             base_events._set_nodelay(sock)
         return _core.make_stream(self, sock, protocol, waiter, extra, server, kwargs.get("context"))
@@ -336,7 +341,7 @@ class EventLoop(LoopState):
         ordinary = type(sock) is sockets.Socket and sock.family in sockets.DATAGRAM_FAMILIES
         if not (ordinary and compat.makes_datagrams()):
             return super()._make_datagram_transport(sock, protocol, address, waiter, extra)
-        self._ensure_fd_no_transport(sock)
+        self._ensure_new_transport(sock)
         details, rules = sockets.socket_details(sock, extra), sockets.DATAGRAM_RULES
         return _core.make_datagram(self, sock, protocol, address, waiter, details, rules)
 
@@ -388,7 +393,7 @@ class EventLoop(LoopState):
                 ssl_shutdown_timeout=ssl_shutdown_timeout,
                 **kwargs,
             )
-        self._ensure_fd_no_transport(rawsock)
+        self._ensure_new_transport(rawsock)
         ssl_protocol = tls.make_protocol(
             self,
             protocol,

@@ -32,6 +32,63 @@ def test_events_come_in_order_and_each_once(run):
     run(main())
 
 
+@pytest.mark.parametrize("first_is", ["paused", "reading"])
+def test_a_second_transport_on_a_socket_is_refused_since_3_12(run, first_is):
+    """Before, the events are those of the transport that began or resumed to read last."""
+
+    async def main():
+        loop = asyncio.get_running_loop()
+        with socketpair() as (near, far):
+            first, one = await loop.create_connection(Recording, sock=near)
+            if first_is == "paused":
+                first.pause_reading()
+            if sys.version_info >= (3, 12):
+                with pytest.raises(RuntimeError, match="^File descriptor .* is used by transport <"):
+                    await loop.create_connection(Recording, sock=near)
+                first.abort()
+                await one.lost
+                return
+            second, two = await loop.create_connection(Recording, sock=near)
+            far.send(b"second")
+            await two.received(6)
+            second.write(b"from second, ")
+            first.write(b"from first")
+            assert far.recv(100) == b"from second, from first"
+            second.pause_reading()
+            first.pause_reading()
+            first.resume_reading()
+            far.send(b"first")
+            await one.received(5)
+            assert (one.data, two.data) == (b"first", b"second")
+            second.resume_reading()
+            far.send(b" again")
+            await two.received(12)
+            second.close()
+            await two.lost
+            assert near.fileno() == -1
+            first.abort()
+            await one.lost
+            assert (one.data, two.data) == (b"first", b"second again")
+
+    run(main())
+
+
+def test_resuming_a_transport_whose_socket_is_closed_raises(run):
+    async def main():
+        loop = asyncio.get_running_loop()
+        with socketpair() as (near, far):
+            transport, protocol = await loop.create_connection(Recording, sock=near)
+            transport.pause_reading()
+            near.close()
+            with pytest.raises(OSError) as raised:
+                transport.resume_reading()
+            assert raised.value.errno == errno.EBADF
+            transport.abort()
+            await protocol.lost
+
+    run(main())
+
+
 def test_data_and_end_in_one_segment_come_as_data_then_end(run):
     async def main():
         for _ in range(100):

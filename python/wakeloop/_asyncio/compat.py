@@ -51,6 +51,12 @@ def names_within(function: Any, module: Any) -> set[str]:
     return {name for code in [function.__code__, *nested] for name in code.co_names}
 
 
+#: Does asyncio refuse a second transport on the same socket? It does since Python 3.12.
+REFUSES_SECOND_TRANSPORT = sys.version_info >= (3, 12) or "_ensure_fd_no_transport" in names_within(
+    getattr(selector_events.BaseSelectorEventLoop, "_make_socket_transport", None), selector_events
+)
+
+
 def probe_c_caller(stub: asyncio.AbstractEventLoop) -> tuple[type, ...]:
     """Makes a C task call call_soon on a stub loop, which notes the tuple of keyword names that C code passes.
 

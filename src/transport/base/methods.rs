@@ -1,9 +1,13 @@
 //! The Python methods and attributes of all kinds of transports.
 
+use std::os::fd::RawFd;
+
 use super::closing::{abort, close, force_close, watch_or_lose, watch_or_raise};
 use super::flow_control::maybe_pause;
+use super::opening;
 use super::reporting::log_in_debug;
 use super::transport::TransportKind;
+use crate::capi::error::raise_errno;
 use crate::capi::methods::{Attribute, Method};
 use crate::capi::{Arguments, Borrowed, Exception, Raised, Ref, This};
 use crate::transport::attributes::mark_attribute;
@@ -60,10 +64,21 @@ fn resume_reading<T: TransportKind>(this: This<'_, T>) -> Result<(), Raised> {
     }
     base.paused.set(false);
     base.core().check_usable()?;
+    if this.descriptor() != base.fd.get() {
+        check_open(base.fd.get())?;
+    }
+    opening::take_back(this, base.core())?;
     base.resume_next_turn(base.core());
     T::reading_resumed(this, base.core());
     watch_or_raise(this, base.core())?;
     Ok(log_in_debug(this, "resumed_reading")?)
+}
+
+/// Raises what asyncio's selector raises for a descriptor that is not open, because the program has closed the file.
+#[cold]
+fn check_open(fd: RawFd) -> Result<(), Raised> {
+    // SAFETY: F_GETFD may be called with any number.
+    if unsafe { libc::fcntl(fd, libc::F_GETFD) } < 0 { Err(raise_errno(libc::EBADF)) } else { Ok(()) }
 }
 
 fn is_closing<T: TransportKind>(this: This<'_, T>) -> Result<bool, Raised> {

@@ -7,11 +7,12 @@ use pyo3::prelude::*;
 use super::closing::watch_first;
 use super::reporting::notify_made;
 use super::transport::{TransportBase, TransportKind};
+use super::watching::register_edge;
 use crate::capi::call::given_or_copied;
 use crate::capi::error::{Outcome, raise_errno, raise_os_error, undisturbed};
 use crate::capi::imports::imports;
 use crate::capi::native;
-use crate::capi::{Fallible, Fatal, Raised, Ref};
+use crate::capi::{Fallible, Fatal, Raised, Ref, This};
 use crate::event_loop::completion::complete;
 use crate::event_loop::core::Core;
 use crate::reactor::{Interest, Readiness};
@@ -92,6 +93,30 @@ pub(crate) fn create<T: TransportKind>(
     base.pending_readiness.set(parts.registered.unwrap_or(Readiness::EMPTY));
     core.call_native(object.clone_ref(), start::<T>);
     Ok(object)
+}
+
+/// Makes the transport the owner of its descriptor's events again, if another transport on the same socket has them:
+/// asyncio of Python 3.11 allows that, and gives the events to the transport that began or resumed to read last.
+#[inline(always)]
+pub(super) fn take_back<T: TransportKind>(this: This<'_, T>, core: &Core) -> Result<(), Raised> {
+    #[cold]
+    fn take<T: TransportKind>(this: This<'_, T>, core: &Core, fd: RawFd) -> Result<(), Raised> {
+        let is_others = core.fds.source(fd).is_some() && this.descriptor() == fd;
+        if !is_others || core.is_polling() || core.is_parents() {
+            return Ok(());
+        }
+        let entered = core.insert_source::<T>(fd, this.object().to_owned());
+        let base = this.base();
+        base.token.set(entered.map_err(|error| raise_os_error(&error))?);
+        base.watched.set(None);
+        if T::EDGE_TRIGGERED {
+            register_edge(this, core).map_err(|error| raise_os_error(&error))
+        } else {
+            Ok(())
+        }
+    }
+    let fd = this.base().fd.get();
+    if core.fds.token(fd) == this.base().token.get() { Ok(()) } else { take(this, core, fd) }
 }
 
 /// Calls `connection_made`, begins to watch, and completes the future that waits for the transport. A fatal error in
