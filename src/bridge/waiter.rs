@@ -14,6 +14,7 @@ use crate::capi::imports::imports;
 use crate::capi::{Raised, Ref, This};
 use crate::event_loop::core::Core;
 use crate::event_loop::futures::new_future;
+use crate::fork::Owned;
 use crate::poison::unpoisoned;
 
 /// A future of this loop.
@@ -25,10 +26,10 @@ pub(crate) fn new_future_of(event_loop: &Ref) -> Result<Ref, Raised> {
 }
 
 /// Wakes one task, at most once, from any thread.
-#[derive(Debug)]
 pub(crate) struct Waiter {
     event_loop: LoopHandle,
     future: Py<PyAny>,
+    if_unheard: Option<IfUnheard>,
 }
 
 impl Waiter {
@@ -46,15 +47,37 @@ impl Waiter {
     /// A waiter of this loop.
     pub(crate) fn of(event_loop: LoopHandle, future: Ref) -> Waiter {
         let future = future.bind(future.py()).unbind();
-        Waiter { event_loop, future }
+        Waiter { event_loop, future, if_unheard: None }
+    }
+
+    /// The waiter with a function that is called if its loop is closed before it hears of the wake-up: on any thread,
+    /// with or without the GIL.
+    pub(crate) fn or_else(self, if_unheard: impl FnOnce() + Send + 'static) -> Waiter {
+        Waiter { if_unheard: Some(Box::new(if_unheard)), ..self }
     }
 
     /// Wakes the task. Needs no GIL.
     pub(crate) fn wake(self) {
-        let Waiter { event_loop, future } = self;
+        let Waiter { event_loop, future, if_unheard } = self;
+        let mut unheard = Unheard(if_unheard.map(Owned::new));
         event_loop.send(Box::new(move |py| {
+            drop(unheard.0.take());
             complete(&Ref::from(future.into_bound(py)), &Ref::none()).or_else(report)
         }));
+    }
+}
+
+type IfUnheard = Box<dyn FnOnce() + Send>;
+
+/// Calls the function when it is dropped, unless that was taken. In a forked child it does nothing: a message of the
+/// parent may be dropped there, and a lock that the function needs may be held for ever.
+struct Unheard(Option<Owned<IfUnheard>>);
+
+impl Drop for Unheard {
+    fn drop(&mut self) {
+        if let Some(if_unheard) = self.0.take().and_then(Owned::into_inner) {
+            if_unheard();
+        }
     }
 }
 
@@ -70,6 +93,11 @@ impl WakeOnce {
     pub(crate) fn take(&self) -> Option<Waiter> {
         // The lock may be poisoned: taking the waiter cannot panic half-way.
         unpoisoned(self.0.lock()).take()
+    }
+
+    /// Is the waiter's loop closed? Then nothing wakes it any more.
+    pub(crate) fn is_gone(&self) -> bool {
+        unpoisoned(self.0.lock()).as_ref().is_some_and(|waiter| waiter.event_loop.is_closed())
     }
 }
 

@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import os
+import time
 
 import pytest
 
@@ -32,6 +33,43 @@ def test_a_fifo_does_not_block_the_loop(run, fifo):
             assert await file.read() == b"d" and await file.read() == b""
 
     run(main())
+
+
+@pytest.mark.parametrize("arrives", ["before the loop closes", "after that"])
+@pytest.mark.parametrize("others", [0, 3])
+def test_a_file_can_be_used_after_a_loop_was_closed_in_the_middle_of_a_read(loop_factory, arrives, others):
+    """Nobody gets what the first loop's tasks have asked for, so nothing is lost, and their turn comes to an end."""
+    reading, writing = os.pipe()
+    closed, used = loop_factory(), loop_factory()
+
+    async def first():
+        file = await wakeloop.open(reading, "rb")
+        kept = [closed.create_task(file.read(4)) for _ in range(1 + others)]
+        await asyncio.sleep(0.01)
+        return file, kept
+
+    async def second():
+        call = asyncio.ensure_future(file.read(4))
+        if arrives == "after that":
+            await asyncio.sleep(0.01)
+            assert not call.done()
+            os.write(writing, b"one,two;")
+        async with asyncio.timeout(10):
+            assert await call == b"one," and await file.read(4) == b"two;"
+            os.close(writing)
+            assert await file.read() == b""
+            await file.close()
+
+    file, kept = closed.run_until_complete(first())
+    if arrives == "before the loop closes":
+        os.write(writing, b"one,two;")
+        time.sleep(0.01)
+    closed.close()
+    used.run_until_complete(second())
+    used.close()
+    for task in kept:
+        task._log_destroy_pending = False
+        assert not task.done()
 
 
 def test_a_loop_of_reads_from_the_cache_lets_other_tasks_run(run, path):

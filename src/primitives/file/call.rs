@@ -19,8 +19,8 @@ use pyo3::prelude::*;
 use super::buffered::{Direct, How, MOST_NOW, Want};
 use super::class::{File, unsupported};
 use super::job::{Begun, Failure, Job, LONG, Reply};
-use super::turn::Mode;
-use super::turn_guard::TurnGuard;
+use super::turn::{Mode, Turn};
+use super::turn_guard::{TurnGuard, TurnOfJob};
 use crate::bridge::budget;
 use crate::bridge::drop_on_loop::{DropOnLoop, drop_attached};
 use crate::bridge::io_error::raise_io;
@@ -37,7 +37,7 @@ use crate::capi::imports::imports;
 use crate::capi::inspect::integer;
 use crate::capi::native::native_class;
 use crate::capi::pending::{AsyncCall, Pending, Stage};
-use crate::capi::{Raised, Ref, This};
+use crate::capi::{Exception, Raised, Ref, This};
 use crate::fork::Owned;
 use crate::primitives::data::Data;
 use crate::primitives::simulated::runs_inline;
@@ -118,7 +118,7 @@ enum Got {
 /// What a job has done, with the turn and with the owner of the descriptor, which lives at least as long as the job.
 struct Finished {
     reply: Result<Result<Reply, Failure>, Box<dyn Any + Send>>,
-    turn: TurnGuard,
+    turn: TurnOfJob,
     raw: DropOnLoop<Py<PyAny>>,
 }
 
@@ -328,15 +328,18 @@ impl FileCall {
         let abortable = job.is_read();
         let attaches = job.attaches().then(|| home.await_job());
         let (sender, mut finished) = oneshot::channel();
+        let (shared, turn) = (file.shared.clone(), TurnOfJob::new(turn));
+        let unheard = turn.clone();
         let task = runtime.spawn_blocking_and_notify(
             move || {
                 let _attaches = attaches;
-                let reply = catch_unwind(AssertUnwindSafe(|| job.run(turn.shared(), &raw)));
+                let reply = catch_unwind(AssertUnwindSafe(|| job.run(&shared, &raw)));
                 Finished { reply, turn, raw }
             },
             move |finished| drop(sender.send(finished)),
         );
-        let waker = WakeOnce::new(waiter);
+        // What was read stays in the file for the next one.
+        let waker = WakeOnce::new(waiter.or_else(move || drop(unheard.take())));
         let registered = Waker::from(waker.clone());
         if let Poll::Ready(finished) = Pin::new(&mut finished).poll(&mut Context::from_waker(&registered)) {
             drop_attached(waker.take());
@@ -359,7 +362,7 @@ impl FileCall {
         let raw = DropOnLoop::new(raw.bind(py).unbind(), &LoopHandle::running(py)?);
         let finished = py.detach(move || {
             let reply = catch_unwind(AssertUnwindSafe(|| job.run(turn.shared(), &raw)));
-            Finished { reply, turn, raw }
+            Finished { reply, turn: TurnOfJob::new(turn), raw }
         });
         match FileCall::conclude(this, file, Some(finished))? {
             Step::Done(result) => {
@@ -383,6 +386,10 @@ impl FileCall {
             return Err(raise_io(&NoThread.into()));
         };
         drop_attached(raw.into_inner());
+        let Some(turn) = turn.take() else {
+            // It was passed on, and what was read may be another's.
+            return Err(Exception::RuntimeError.raise("Event loop is closed"));
+        };
         let reply = match reply {
             Ok(reply) => reply,
             Err(payload) => return Err(exception::<RuntimePanic>(panic_text(payload.as_ref())).into()),
@@ -639,7 +646,7 @@ impl AsyncCall for FileState {
                 if let Some(place) = place.into_inner()
                     && let Some(file) = file.and_then(|file| file.downcast_sync::<File>())
                 {
-                    file.shared.turn.give_up(place);
+                    Turn::give_up(&file.shared, place);
                 }
             }
             Got::Running(running) => {

@@ -1,10 +1,12 @@
 //! Whose turn it is to use a file: operations run one after the other, in the order in which they were awaited.
 //!
 //! Reads at an offset share a turn, because they do not depend on the file's position. Everything else has it alone.
-//! It may be passed on by any thread, with or without the GIL.
+//! It may be passed on by any thread, with or without the GIL. A call whose loop is closed cannot use its turn, and
+//! passes it on too.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use super::shared::SharedFile;
 use crate::bridge::drop_on_loop::drop_attached;
 use crate::bridge::waiter::WakeOnce;
 use crate::fork::Owned;
@@ -98,12 +100,12 @@ impl Turn {
 
     /// Gives the place up, or the turn if it was passed to this place meanwhile. Call it once, instead of
     /// [`Turn::redeem`].
-    pub(super) fn give_up(&self, place: Place) {
-        let left = self.lock().waiting.leave(place);
+    pub(super) fn give_up(shared: &Arc<SharedFile>, place: Place) {
+        let left = shared.turn.lock().waiting.leave(place);
         match &left {
-            Left::Notified => self.release(),
+            Left::Notified => Turn::release(shared),
             // Those behind it may share the turn of the present holders.
-            Left::Waiting(waiting) if waiting.mode == Mode::Alone => self.admit_more(),
+            Left::Waiting(waiting) if waiting.mode == Mode::Alone => Turn::admit_more(shared),
             Left::Waiting(_) | Left::Served => {}
         }
         // The waiter goes on the thread of its loop, which is attached.
@@ -116,31 +118,38 @@ impl Turn {
     }
 
     /// One of those who have the turn is done. The last one passes it on.
-    pub(super) fn release(&self) {
-        let mut queue = self.lock();
+    pub(super) fn release(shared: &Arc<SharedFile>) {
+        let mut queue = shared.turn.lock();
         queue.holders -= 1;
-        let mut woken = Vec::new();
+        let (mut woken, mut gone) = (Vec::new(), Vec::new());
         while queue.waiting.first().is_some_and(|next| queue.admits(next.mode))
-            && let Some((_, next)) = queue.waiting.notify_first()
+            && let Some((place, next)) = queue.waiting.notify_first()
         {
-            queue.admit(next.mode);
-            woken.push(next);
-        }
-        drop(queue);
-        for next in woken {
-            if let Some(waiter) = next.waker.get().and_then(|waker| waker.take()) {
-                waiter.wake();
+            if next.waker.get().is_some_and(|waker| waker.is_gone()) {
+                queue.waiting.consume(place);
+                gone.push(next);
+            } else {
+                queue.admit(next.mode);
+                woken.push((place, next));
             }
         }
+        drop(queue);
+        for (place, next) in woken {
+            if let Some(waiter) = next.waker.get().and_then(|waker| waker.take()) {
+                let shared = shared.clone();
+                waiter.or_else(move || Turn::give_up(&shared, place)).wake();
+            }
+        }
+        drop(gone);
     }
 
-    fn admit_more(&self) {
-        let mut queue = self.lock();
+    fn admit_more(shared: &Arc<SharedFile>) {
+        let mut queue = shared.turn.lock();
         if queue.holders > 0 {
             // As if one more holder had come and gone.
             queue.holders += 1;
             drop(queue);
-            self.release();
+            Turn::release(shared);
         }
     }
 }

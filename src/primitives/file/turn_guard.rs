@@ -1,11 +1,12 @@
 //! The right to use a file, which may be dropped on any thread, with or without the GIL.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use super::shared::SharedFile;
-use super::turn::Mode;
+use super::turn::{Mode, Turn};
 use crate::bridge::waiter::WakeOnce;
 use crate::fork::Owner;
+use crate::poison::unpoisoned;
 use crate::wait_queue::Place;
 
 /// The right to use the file. Dropping it passes the turn on.
@@ -50,11 +51,26 @@ impl TurnGuard {
     }
 }
 
+/// The turn of a job whose result is on its way to the task. It is taken by the task, or else because the loop is closed.
+#[derive(Clone, Debug)]
+pub(super) struct TurnOfJob(Arc<Mutex<Option<TurnGuard>>>);
+
+impl TurnOfJob {
+    pub(super) fn new(turn: TurnGuard) -> TurnOfJob {
+        TurnOfJob(Arc::new(Mutex::new(Some(turn))))
+    }
+
+    /// The turn, once.
+    pub(super) fn take(&self) -> Option<TurnGuard> {
+        unpoisoned(self.0.lock()).take()
+    }
+}
+
 impl Drop for TurnGuard {
     fn drop(&mut self) {
         // In a forked child the owners of places are tasks of the parent.
         if self.owner.is_this_process() {
-            self.shared.turn.release();
+            Turn::release(&self.shared);
         }
     }
 }
