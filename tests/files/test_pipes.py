@@ -1,7 +1,10 @@
-"""Files of `wakeloop.open` on pipes whose descriptor does not block."""
+"""Files of `wakeloop.open` on pipes: those whose descriptor does not block, and those beside no free descriptor."""
 
 import asyncio
+import contextlib
+import errno
 import os
+import resource
 
 import pytest
 
@@ -40,5 +43,46 @@ def test_a_read_of_a_non_blocking_pipe_waits_for_data(run):
             os.write(writer, b"data")
             os.close(writer)
             assert await reading == b"data"
+
+    run(main())
+
+
+@contextlib.contextmanager
+def no_free_descriptor():
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    taken = [os.open(os.devnull, os.O_RDONLY)]
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (taken[0] + 1, hard))
+        with pytest.raises(OSError) as raised:
+            while True:
+                taken.append(os.dup(taken[0]))
+        assert raised.value.errno == errno.EMFILE
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        for descriptor in taken:
+            os.close(descriptor)
+
+
+@pytest.mark.parametrize("mode", ["rb", "r"])
+def test_a_pipe_is_read_without_a_free_descriptor(run, mode):
+    async def main():
+        reader, writer = os.pipe()
+        async with wakeloop.open(reader, mode) as source:
+            # The pool has a thread, and the text decoder is loaded.
+            os.write(writer, b"first\n")
+            assert len(await source.readline()) == 6
+            with no_free_descriptor():
+                given_up = asyncio.ensure_future(source.readline())
+                await asyncio.sleep(0.01)
+                given_up.cancel()
+                await asyncio.wait([given_up])
+                reading = asyncio.ensure_future(source.readline())
+                await asyncio.sleep(0.01)
+                assert given_up.cancelled() and not reading.done()
+                os.write(writer, b"line\n")
+                assert len(await reading) == 5
+            os.close(writer)
+            assert len(await source.read()) == 0
 
     run(main())

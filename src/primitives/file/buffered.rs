@@ -9,10 +9,10 @@
 //!   loses nothing and moves nothing.
 
 use std::io;
-use std::io::PipeReader;
 use std::mem::MaybeUninit;
 use std::os::fd::RawFd;
 
+use super::cancel::Cancelled;
 use super::sys::{self, Now};
 
 /// A read that must not wait leaves more than this to the blocking pool: copying it would keep the loop too long.
@@ -43,8 +43,8 @@ pub(super) enum Want {
 pub(super) enum How<'a> {
     /// No: on the loop's thread.
     Now,
-    /// Yes: on a thread of the pool, until the other end of the pipe, if there is one, is closed.
-    Blocking(Option<&'a PipeReader>),
+    /// Yes: on a thread of the pool, until the read is cancelled, if it can be.
+    Blocking(Option<&'a Cancelled>),
 }
 
 /// How many bytes a direct read has written.
@@ -203,7 +203,7 @@ impl Buffered {
             },
             How::Blocking(cancel) => {
                 if let Some(cancel) = cancel
-                    && !sys::wait_readable(fd, cancel)?
+                    && !cancel.wait_readable(fd)?
                 {
                     return Ok(None);
                 }

@@ -6,7 +6,7 @@
 
 use std::any::Any;
 use std::cell::Cell;
-use std::io::{self, PipeWriter};
+use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -17,6 +17,7 @@ use pyo3::exceptions::PyStopAsyncIteration;
 use pyo3::prelude::*;
 
 use super::buffered::{Direct, How, MOST_NOW, Want};
+use super::cancel::{self, Canceller};
 use super::class::{File, unsupported};
 use super::job::{Begun, Failure, Job, LONG, Reply};
 use super::turn::{Mode, Turn};
@@ -128,8 +129,8 @@ struct FileJob {
     task: AbortHandle,
     /// A read, which need not be done if nobody waits for it.
     abortable: bool,
-    /// Closing it ends the wait of a read for data.
-    cancel: Option<PipeWriter>,
+    /// Dropping it ends the wait of a read for data.
+    cancel: Option<Canceller>,
 }
 
 /// A call of a file, which is the target. The object is what a read fills, or the error that a `writelines` raises in
@@ -211,7 +212,7 @@ impl FileCall {
                 let (job, cancel) = match try_read(this, file, want, &give)? {
                     Tried::Done(result) => return Ok(Step::Done(result)),
                     Tried::Begun(begun) => (Job::Fill(begun), None),
-                    Tried::Waits => waiting_read(file, want, &give)?,
+                    Tried::Waits => waiting_read(file, want, &give),
                 };
                 this.state.action.set(Some(Action::Read(want, give)));
                 return FileCall::submit(this, file, guard, job, cancel);
@@ -306,13 +307,13 @@ impl FileCall {
         integer(number?).map(Step::Done)
     }
 
-    /// Sends the job to the pool. The pool's thread notifies the loop itself. Closing `cancel` ends a read's wait.
+    /// Sends the job to the pool. The pool's thread notifies the loop itself. Dropping `cancel` ends a read's wait.
     fn submit(
         this: This<'_, Self>,
         file: This<'_, File>,
         turn: TurnGuard,
         job: Job,
-        cancel: Option<PipeWriter>,
+        cancel: Option<Canceller>,
     ) -> Result<Step, Raised> {
         let py = this.py();
         // A read that may wait for another process cannot run on the loop's thread.
@@ -452,11 +453,6 @@ fn seek_failed(file: This<'_, File>, error: &io::Error) -> Raised {
     raise_io(error)
 }
 
-/// A pipe whose writing end ends the wait of a read.
-fn pipe() -> Result<(io::PipeReader, PipeWriter), Raised> {
-    io::pipe().map_err(|error| raise_io(&error))
-}
-
 fn sendable(py: Python<'_>, data: &Data) -> Result<DropOnLoop<crate::primitives::data::Sendable>, Raised> {
     Ok(DropOnLoop::new(data.to_sendable(py), &LoopHandle::running(py)?))
 }
@@ -470,17 +466,17 @@ enum Tried {
 }
 
 /// The job of a read that has to wait, and what ends its wait for data.
-fn waiting_read(file: This<'_, File>, want: Want, give: &Give) -> Result<(Job, Option<PipeWriter>), Raised> {
+fn waiting_read(file: This<'_, File>, want: Want, give: &Give) -> (Job, Option<Canceller>) {
     if !file.shared.regular {
-        let (reader, writer) = pipe()?;
-        return Ok((Job::Read(want, Some(reader)), Some(writer)));
+        let (cancelled, canceller) = cancel::pair();
+        return (Job::Read(want, Some(cancelled)), Some(canceller));
     }
     let job = match want {
         Want::All if !matches!(give, Give::Into) => Job::ReadLong(None),
         Want::Bytes(count) if count >= LONG && !matches!(give, Give::Into) => Job::ReadLong(Some(count)),
         _ => Job::Read(want, None),
     };
-    Ok((job, None))
+    (job, None)
 }
 
 /// Reads without waiting.

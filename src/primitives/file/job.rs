@@ -1,12 +1,13 @@
 //! What a thread of the blocking pool does for a file, without the GIL.
 
-use std::io::{self, PipeReader};
+use std::io;
 use std::mem::MaybeUninit;
 use std::slice;
 
 use pyo3::prelude::*;
 
 use super::buffered::{self, How, Want};
+use super::cancel::Cancelled;
 use super::shared::SharedFile;
 use super::sys;
 use crate::bridge::drop_on_loop::DropOnLoop;
@@ -22,7 +23,7 @@ pub(super) const LONG: usize = 512 * 1024;
 
 /// An operation that may wait.
 pub(super) enum Job {
-    Read(Want, Option<PipeReader>),
+    Read(Want, Option<Cancelled>),
     /// Reads so many bytes of a regular file, or all. It does not move the position.
     ReadLong(Option<usize>),
     /// Reads the rest of an object. It does not move the position.

@@ -7,6 +7,7 @@
 //! | `turn` | whose turn it is to use the file |
 //! | `shared` | the part that threads of the blocking pool use: `buffered` under a lock, and `turn` |
 //! | `turn_guard` | the right to use the file |
+//! | `cancel` | how the wait of a read for data ends when it is cancelled |
 //! | `job` | the part of an operation that a thread of the pool does |
 //! | `class` | the file as a Python object |
 //! | `call` | one awaitable operation |
@@ -20,6 +21,7 @@
 
 mod buffered;
 mod call;
+mod cancel;
 mod class;
 mod job;
 mod methods;

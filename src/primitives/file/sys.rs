@@ -72,7 +72,7 @@ pub(super) fn write(fd: RawFd, data: &[u8]) -> io::Result<usize> {
         match write_once(fd, data) {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                poll(&mut [libc::pollfd { fd, events: libc::POLLOUT, revents: 0 }])?;
+                poll(&mut [libc::pollfd { fd, events: libc::POLLOUT, revents: 0 }], -1)?;
             }
             outcome => return outcome,
         }
@@ -123,15 +123,19 @@ pub(super) fn size(fd: RawFd) -> io::Result<i64> {
 pub(super) fn wait_readable(fd: RawFd, cancel: &impl AsRawFd) -> io::Result<bool> {
     let entry = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
     let mut entries = [entry(fd), entry(cancel.as_raw_fd())];
-    poll(&mut entries)?;
+    poll(&mut entries, -1)?;
     Ok(entries[1].revents == 0)
 }
 
-/// Waits until one of the descriptors is ready.
-fn poll(entries: &mut [libc::pollfd]) -> io::Result<()> {
+/// Waits for so many milliseconds. Is there something to read?
+pub(super) fn is_readable_within(fd: RawFd, milliseconds: i32) -> io::Result<bool> {
+    poll(&mut [libc::pollfd { fd, events: libc::POLLIN, revents: 0 }], milliseconds).map(|ready| ready > 0)
+}
+
+/// Waits until one of the descriptors is ready, for so many milliseconds, or without a limit for -1. Returns how many are.
+fn poll(entries: &mut [libc::pollfd], milliseconds: i32) -> io::Result<usize> {
     // SAFETY: the entries are exclusively borrowed for the call.
-    retry(|| unsafe { libc::poll(entries.as_mut_ptr(), entries.len() as libc::nfds_t, -1) } as isize)
-        .map(drop)
+    retry(|| unsafe { libc::poll(entries.as_mut_ptr(), entries.len() as libc::nfds_t, milliseconds) } as isize)
 }
 
 /// Linux transfers no more than this at once, and other systems refuse to.
