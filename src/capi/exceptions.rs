@@ -33,6 +33,7 @@ exceptions! {
     AssertionError = PyExc_AssertionError,
     AttributeError = PyExc_AttributeError,
     BlockingIOError = PyExc_BlockingIOError,
+    BrokenPipeError = PyExc_BrokenPipeError,
     BufferError = PyExc_BufferError,
     ConnectionError = PyExc_ConnectionError,
     Exception = PyExc_Exception,

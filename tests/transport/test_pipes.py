@@ -77,6 +77,20 @@ def test_a_reader_that_goes_away_ends_the_writer(run):
     run(main())
 
 
+def test_a_reader_that_goes_away_with_data_waiting_is_a_broken_pipe_error_without_text(run):
+    async def main():
+        reader, writer = os.pipe()
+        loop = asyncio.get_running_loop()
+        writing, wrote = await loop.connect_write_pipe(Writing, os.fdopen(writer, "wb", 0))
+        writing.write(bytes(1_000_000))
+        assert writing.get_write_buffer_size() > 0
+        os.close(reader)
+        error = await wrote.lost
+        assert type(error) is BrokenPipeError and error.args == () and error.errno is None
+
+    run(main())
+
+
 def test_abort_drops_the_pipes_write_buffer(run):
     async def main():
         reading, received, writing, wrote = await ends()

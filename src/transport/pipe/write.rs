@@ -17,7 +17,8 @@ use pyo3::types::PyDict;
 
 use super::fd_holder::FdHolder;
 use crate::capi::buffer::{Content, is_scattered};
-use crate::capi::error::{raise, raise_errno, raise_os_error, take_exception};
+use crate::capi::call::call0;
+use crate::capi::error::{raise, raise_os_error, take_exception};
 use crate::capi::methods::Method;
 use crate::capi::{Arguments, Borrowed, Exception, Fatal, Raised, Slot, This};
 use crate::compat::transports::Replaced;
@@ -131,8 +132,9 @@ fn closed_by_peer(this: This<'_, WritePipe>) -> Result<(), Fatal> {
         return Ok(());
     }
     log_in_debug(this, "closed_by_peer")?;
-    let exception = (!this.buffer.is_empty()).then(|| raise_errno(libc::EPIPE).take());
-    force_close(this, exception)
+    // As in asyncio, the error has neither a number nor a text.
+    let broken = || call0(&Exception::BrokenPipeError.class()).unwrap_or_else(Raised::take);
+    force_close(this, (!this.buffer.is_empty()).then(broken))
 }
 
 /// The pipe has room again.

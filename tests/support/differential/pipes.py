@@ -158,10 +158,6 @@ class WritePipeScenario(Writing, PipeScenario):
     def choose_first(self):
         return [("write", *self.choose_write())]
 
-    def describe(self, error):
-        # asyncio's BrokenPipeError has no text.
-        return "BrokenPipeError" if isinstance(error, BrokenPipeError) else super().describe(error)
-
     # asyncio's transport calls resume_writing only when all is written, whatever the lower limit is.
     def choose_set_limits(self):
         return self.random.choice([None, 0, 1, 100, 100_000]), 0

@@ -93,10 +93,6 @@ class ProcessScenario(Tasks, Scenario):
         closing = [pipe and pipe.is_closing() for pipe in pipes]
         return self.transport.get_returncode(), closing, sum(not task.done() for task in self.tasks)
 
-    # asyncio's BrokenPipeError has no errno if the pipe's other end was closed.
-    def describe(self, error):
-        return "BrokenPipeError" if isinstance(error, BrokenPipeError) else super().describe(error)
-
     def cleaned(self, text):
         return re.sub(r"(pid[= ]|process )\d+", r"\1", super().cleaned(text))
 
