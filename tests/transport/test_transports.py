@@ -446,6 +446,34 @@ def test_extra_info_has_the_keys_and_types_of_asyncio(run):
     run(main())
 
 
+def test_a_transport_is_idle_until_connection_made_has_returned(run):
+    class Looking(Recording):
+        def connection_made(self, transport):
+            super().connection_made(transport)
+            self.seen = repr(transport)
+
+    async def main():
+        loop = asyncio.get_running_loop()
+        accepted = loop.create_future()
+
+        def accept():
+            accepted.set_result(Looking())
+            return accepted.result()
+
+        server = await loop.create_server(accept, "127.0.0.1", 0)
+        _, near = await loop.create_connection(Looking, *server.sockets[0].getsockname())
+        far = await accepted
+        await far.connected
+        for one in (near, far):
+            assert "read=idle write=<idle, bufsize=0>" in one.seen
+            assert "read=polling write=<idle, bufsize=0>" in repr(one.transport)
+        await close(near, far)
+        server.close()
+        await server.wait_closed()
+
+    run(main())
+
+
 @pytest.mark.parametrize("asked", ["in connection_lost", "after it"])
 @pytest.mark.parametrize("reset", [False, True])
 def test_a_connection_that_ended_still_knows_both_addresses(run, reset, asked):

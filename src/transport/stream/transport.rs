@@ -202,8 +202,8 @@ protocol's pause_writing() is called above the high-water mark.";
             // A closed loop polls no more.
             return;
         }
-        let watched = self.base.is_watched() || !self.base.life.is_starting();
-        let read = if self.base.awaits_data() && watched { "polling" } else { "idle" };
+        // As in asyncio, the descriptor is watched only after connection_made.
+        let read = if self.base.awaits_data() && !self.base.life.is_starting() { "polling" } else { "idle" };
         // What waits for the next write was sent already in asyncio.
         let size = if self.writing.blocked.get() { self.unsent() } else { 0 };
         let awaits_room = self.writing.blocked.get() && (size > 0 || self.writing.is_sending());
