@@ -20,10 +20,16 @@ pub(crate) const SEND_FLAGS: c_int = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
 pub(crate) const SEND_FLAGS: c_int = libc::MSG_DONTWAIT;
 
 /// Makes a Python socket with the descriptor of a native object. The native object must detach the socket before it
-/// closes the descriptor. Returns `None` if the socket is no longer `wanted` once it is made: Python code has run, so
-/// another thread may have made one too, or closed the object.
-pub(crate) fn adopt(py: Python<'_>, fd: RawFd, wanted: impl FnOnce() -> bool) -> PyResult<Option<Ref>> {
-    let socket = support(py, "adopt_socket")?.call1((Fallible(fd),))?;
+/// closes the descriptor. `proto` is the protocol number that the socket shows; if it is negative, the system is asked.
+/// Returns `None` if the socket is no longer `wanted` once it is made: Python code has run, so another thread may have
+/// made one too, or closed the object.
+pub(crate) fn adopt(
+    py: Python<'_>,
+    fd: RawFd,
+    proto: c_int,
+    wanted: impl FnOnce() -> bool,
+) -> PyResult<Option<Ref>> {
+    let socket = support(py, "adopt_socket")?.call1((Fallible(fd), Fallible(proto)))?;
     if wanted() {
         return Ok(Some(Ref::from(socket)));
     }

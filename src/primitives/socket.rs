@@ -194,7 +194,7 @@ impl<T: Inside> OpenSocket<T> {
         }
         let fd = self.fileno();
         let socket = if fd >= 0 {
-            match adopt(py, fd, || self.fileno() == fd && self.python.is_empty())? {
+            match adopt(py, fd, -1, || self.fileno() == fd && self.python.is_empty())? {
                 Some(socket) => socket,
                 None => return self.python_socket(py),
             }
@@ -202,7 +202,11 @@ impl<T: Inside> OpenSocket<T> {
             let family = self.local.or(self.peer).map_or(libc::AF_INET, |address| {
                 if address.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 }
             });
-            Ref::from(support(py, "closed_socket")?.call1((Fallible(family), Fallible(T::KIND)))?)
+            Ref::from(support(py, "closed_socket")?.call1((
+                Fallible(family),
+                Fallible(-1),
+                Fallible(T::KIND),
+            ))?)
         };
         self.python.set(Some(socket.clone_ref()));
         Ok(socket)

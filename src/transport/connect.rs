@@ -139,6 +139,7 @@ impl Connecting {
         };
         let stream = StreamParts {
             family: self.family,
+            hides_proto: false,
             server: None,
             sockname: None,
             peer: self.peer_address(),

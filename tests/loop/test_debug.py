@@ -367,12 +367,13 @@ def test_a_connection_whose_peer_is_gone_when_it_is_accepted_is_logged_too(run, 
         # The kernel connects it before the loop accepts, and resets it when it is closed.
         with socket.create_connection(server.sockets[0].getsockname()) as gone:
             gone.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            name = gone.getsockname()
         assert not protocols
         while not protocols:
             await asyncio.sleep(0)
         await protocols[0].lost
         [line] = [line for line in asyncio_log.messages if "new connection" in line]
-        assert line.startswith(f"{server!r} got a new connection from ")
+        assert line.startswith(f"{server!r} got a new connection from {name!r}: <socket.socket ")
         server.close()
         await server.wait_closed()
 

@@ -70,6 +70,39 @@ def test_a_server_is_a_context_manager_and_knows_its_loop(run):
     run(main())
 
 
+@pytest.mark.parametrize("asked", ["while it is open", "when it is closed"])
+@pytest.mark.parametrize("proto", [0, socket.IPPROTO_TCP])
+def test_an_accepted_socket_has_the_protocol_number_of_its_listener(run, proto, asked):
+    """It is 0 if the listener was made without one, as by socket.create_server()."""
+
+    async def main():
+        loop = asyncio.get_running_loop()
+        accepted = loop.create_future()
+        listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, proto)
+        listener.bind(("127.0.0.1", 0))
+
+        class Accepted(Recording):
+            def connection_made(self, transport):
+                super().connection_made(transport)
+                accepted.set_result(self)
+
+        server = await loop.create_server(Accepted, sock=listener)
+        _, client = await loop.create_connection(Recording, *listener.getsockname())
+        protocol = await accepted
+        if asked == "when it is closed":
+            client.transport.close()
+            await protocol.lost
+        shown = protocol.transport.get_extra_info("socket")
+        assert (shown.family, shown.type, shown.proto) == (socket.AF_INET, socket.SOCK_STREAM, proto)
+        assert client.transport.get_extra_info("socket").proto == socket.IPPROTO_TCP
+        client.transport.close()
+        await asyncio.gather(client.lost, protocol.lost)
+        server.close()
+        await server.wait_closed()
+
+    run(main())
+
+
 def test_start_serving_false_waits_for_start_serving(run):
     async def main():
         loop = asyncio.get_running_loop()

@@ -51,12 +51,14 @@ def native_took(loop: LoopState, seconds: float, transport: Any, protocol: Any) 
         base_events.logger.warning("Executing %s took %.3f seconds", what, seconds)
 
 
-def accepted(server: Any, conn: socket.socket) -> None:
-    """Logs a new connection, in debug mode."""
-    try:
-        peer = conn.getpeername()
-    except OSError:  # The peer is gone.
-        peer = None
+def accepted(server: Any, conn: socket.socket, peer: Any) -> None:
+    """Logs a new connection, in debug mode. The peer's address is None if accept() has returned one of another kind than
+    native code can read, of a Unix socket for example."""
+    if peer is None:
+        try:
+            peer = conn.getpeername()
+        except OSError:  # The peer is gone.
+            pass
     selector_events.logger.debug("%r got a new connection from %r: %r", server, peer, conn)
 
 

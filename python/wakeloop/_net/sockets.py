@@ -87,7 +87,7 @@ StreamSocket.__name__ = StreamSocket.__qualname__ = TransportSocket.__name__
 StreamSocket.__module__ = TransportSocket.__module__
 
 
-def adopt_socket(fd: int, family: int = -1, kind: int = -1, proto: int = -1) -> socket.socket:
+def adopt_socket(fd: int, proto: int = -1, family: int = -1, kind: int = -1) -> socket.socket:
     """A socket object for the descriptor of a native transport; it owns the descriptor from now on."""
     sock = Socket.__new__(Socket)
     try:
@@ -102,14 +102,16 @@ def adopt_socket(fd: int, family: int = -1, kind: int = -1, proto: int = -1) -> 
 
 def accepted_socket(listener: socket.socket, fd: int) -> socket.socket:
     """The socket of a connection, with the arguments that accept() passes, for audit hooks and the log of debug mode."""
-    return adopt_socket(fd, listener.family, listener.type, listener.proto)
+    return adopt_socket(fd, listener.proto, listener.family, listener.type)
 
 
-def closed_socket(family: int, kind: int = socket.SOCK_STREAM) -> socket.socket | None:
+def closed_socket(family: int, proto: int = -1, kind: int = socket.SOCK_STREAM) -> socket.socket | None:
     """A closed socket, for a program that asks a closed connection for its socket."""
-    internet = family in (socket.AF_INET, socket.AF_INET6) and kind == socket.SOCK_STREAM
+    if proto < 0:
+        internet = family in (socket.AF_INET, socket.AF_INET6) and kind == socket.SOCK_STREAM
+        proto = socket.IPPROTO_TCP if internet else 0
     try:
-        sock = Socket(family, kind, socket.IPPROTO_TCP if internet else 0)
+        sock = Socket(family, kind, proto)
     except OSError:
         return None
     sock.close()

@@ -23,6 +23,7 @@ use crate::capi::call::{call0, copy_context, given_or_copied, in_context};
 use crate::capi::error::{raise_os_error, take_unless_fatal, undisturbed, unless_raised};
 use crate::capi::imports::{imports, support};
 use crate::capi::inspect::integer;
+use crate::capi::sockaddr::internet_to_python;
 use crate::capi::{Exception, Fallible, Fatal, Raised, Ref, Slot, sockaddr};
 use crate::clock::monotonic_nanos;
 use crate::compat::descriptor;
@@ -40,6 +41,8 @@ use crate::transport::base::write_habit::{SharedHabits, WriteHabit};
 pub(crate) struct Listener {
     fd: RawFd,
     family: i32,
+    /// It was made without a protocol number, so its connections show none either.
+    hides_proto: bool,
     /// The most connections per event.
     backlog: usize,
     /// The limit of connections for the last event.
@@ -102,11 +105,13 @@ pub(crate) fn start_listener(
     core.check_usable()?;
     core.check_process()?;
     let fd: RawFd = sock.call_method0(Fallible("fileno"))?.extract()?;
+    let proto: i32 = sock.getattr(Fallible("proto"))?.extract()?;
     let sock = Ref::from(sock);
     let family = sockaddr::family(&sock)?;
     let listener = Listener {
         fd,
         family,
+        hides_proto: proto == 0,
         backlog: backlog.clamp(1, 4096) as usize,
         budget: Cell::new(1),
         last_full_poll: Cell::new(0),
@@ -457,13 +462,15 @@ impl Listener {
 
     /// The Python socket of a new connection, for audit hooks and for the log of debug mode. A hook may deny it.
     #[cold]
-    fn accepted_socket(&self, core: &Core, fd: RawFd) -> Result<Ref, Raised> {
+    fn accepted_socket(&self, core: &Core, fd: RawFd, peer: Option<SocketAddr>) -> Result<Ref, Raised> {
         let (socket, number) = (self.socket.get().unwrap_or_else(Ref::none), integer(fd)?);
         let made =
             Ref::from(support(socket.py(), "accepted_socket")?).call(&[socket.borrow(), number.borrow()])?;
         if core.is_debug() {
             let server = self.server.get().unwrap_or_else(Ref::none);
-            core.support("accepted", &[server.borrow(), made.borrow()]).map_err(|Fatal| Raised)?;
+            let peer = peer.as_ref().map_or_else(|| Ok(Ref::none()), internet_to_python)?;
+            core.support("accepted", &[server.borrow(), made.borrow(), peer.borrow()])
+                .map_err(|Fatal| Raised)?;
         }
         Ok(made)
     }
@@ -483,7 +490,7 @@ impl Listener {
     ) -> Result<(), Fatal> {
         let mut owner = None;
         if has_hook() || core.is_debug() {
-            match self.accepted_socket(core, fd.as_raw_fd()) {
+            match self.accepted_socket(core, fd.as_raw_fd(), peer) {
                 Ok(made) => owner = Some(made),
                 Err(Raised) => {
                     drop(fd);
@@ -532,6 +539,7 @@ impl Listener {
         let parts = Parts { fd, owner, protocol: made, context, waiter: None, extra: None, registered: None };
         let stream = StreamParts {
             family: self.family,
+            hides_proto: self.hides_proto,
             server: self.server.get(),
             sockname: self.sockname.get(),
             peer,

@@ -26,6 +26,7 @@ use crate::transport::base::write_habit::WriteHabit;
 #[derive(Debug)]
 pub(crate) struct StreamParts {
     pub(crate) family: c_int,
+    pub(crate) hides_proto: bool,
     pub(crate) server: Option<Ref>,
     pub(crate) sockname: Option<Ref>,
     pub(crate) peer: Option<SocketAddr>,
@@ -41,6 +42,7 @@ pub(crate) fn create(core: &Core, parts: Parts, stream: StreamParts) -> Result<R
             gate: Cell::new(Gate::Starting),
             expected: Cell::new(Expected::Small),
             is_unsure: Cell::new(false),
+            hides_proto: stream.hides_proto,
             family: stream.family,
             low_water: LowWater::new(stream.family),
         },
@@ -89,6 +91,7 @@ pub(crate) fn make_stream<'py>(
     }
     let stream = StreamParts {
         family,
+        hides_proto: false,
         server: server.map(Ref::from),
         sockname: None,
         peer: address::peer_address(fd),

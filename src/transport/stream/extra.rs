@@ -1,5 +1,6 @@
 //! `get_extra_info` of a connection. The values are computed when they are needed.
 
+use std::ffi::c_int;
 use std::net::SocketAddr;
 
 use pyo3::exceptions::PyOSError;
@@ -26,11 +27,17 @@ impl Stream {
             return Ok(None);
         }
         if owner.is_empty()
-            && let Some(socket) = adopt(py, fd, || self.base.fd.get() == fd && owner.is_empty())?
+            && let Some(socket) =
+                adopt(py, fd, self.shown_proto(), || self.base.fd.get() == fd && owner.is_empty())?
         {
             owner.set(Some(socket));
         }
         Ok(owner.get())
+    }
+
+    /// The protocol number that the Python socket shows. If it is negative, the system's.
+    fn shown_proto(&self) -> c_int {
+        if self.reading.hides_proto { 0 } else { -1 }
     }
 
     /// The Python socket of an open or closed connection. For a closed one, the socket is closed too.
@@ -38,7 +45,8 @@ impl Stream {
         if let Some(socket) = self.python_socket(py)?.or_else(|| self.base.owner.get()) {
             return Ok(Some(socket));
         }
-        let socket = support(py, "closed_socket")?.call1((Fallible(self.reading.family),))?;
+        let socket = support(py, "closed_socket")?
+            .call1((Fallible(self.reading.family), Fallible(self.shown_proto())))?;
         Ok((!socket.is_none()).then(|| Ref::from(socket)))
     }
 

@@ -82,6 +82,9 @@ pub(crate) struct ReadSide {
     pub(super) expected: Cell<Expected>,
     /// There may be nothing to receive: it was not the poller that has said so.
     pub(super) is_unsure: Cell<bool>,
+    /// The Python socket shows 0 as its protocol number, as the listener does that has accepted the connection: it was
+    /// made without one, by `socket.create_server` for example.
+    pub(super) hides_proto: bool,
     /// The family of the socket. A read of a Unix socket may be cut at passed file descriptors.
     pub(super) family: c_int,
     pub(super) low_water: LowWater,
