@@ -73,15 +73,24 @@ impl ReadRequest {
             ReadRequest::Until(delimiters) => {
                 find_delimiter(data, delimiters.iter().map(|delimiter| &**delimiter), searched, limit)
             }
-            ReadRequest::Frame(most) => match data.first_chunk::<HEADER>() {
+            ReadRequest::Frame(most) => match payload_length(data) {
                 None => ItemEnd::Missing { total: HEADER },
-                Some(header) => match u32::from_be_bytes(*header) as usize {
-                    len if len > *most => ItemEnd::TooLong(TooLong { consumed: len, end: None }),
-                    len => sized(data, HEADER, len),
-                },
+                Some(len) if len > *most => ItemEnd::TooLong(TooLong { consumed: len, end: None }),
+                Some(len) => sized(data, HEADER, len),
             },
         }
     }
+}
+
+/// The length that the header of a frame announces, if the header is here.
+fn payload_length(data: &[u8]) -> Option<usize> {
+    data.first_chunk::<HEADER>().map(|header| u32::from_be_bytes(*header) as usize)
+}
+
+/// How many bytes the frame at the front of `data` has, its header included; those of the header alone, if that is not
+/// here.
+pub(crate) fn frame_length(data: &[u8]) -> usize {
+    HEADER.saturating_add(payload_length(data).unwrap_or(0))
 }
 
 fn sized(data: &[u8], skip: usize, len: usize) -> ItemEnd {

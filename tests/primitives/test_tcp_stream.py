@@ -164,16 +164,18 @@ def test_reads_cut_short_by_eof_raise_incomplete_read_error(run):
         for read, expected, partial in [
             (lambda stream: stream.readexactly(10), 10, b"rest"),
             (lambda stream: stream.readuntil(b"!"), None, b"rest"),
-            (lambda stream: stream.read_frame(), 4, b"rest"),
+            (lambda stream: stream.read_frame(), 4, b"\0\0"),
+            (lambda stream: stream.read_frame(), 4 + 9, b"\0\0\0\x09"),
+            (lambda stream: stream.read_frame(), 4 + 9, b"\0\0\0\x09rest"),
         ]:
             async with connected() as (stream, peer):
                 waiting = asyncio.ensure_future(read(stream))
                 await asyncio.sleep(0.001)
-                peer.sendall(b"rest" if expected != 4 else b"\0\0\0\x09rest")
+                peer.sendall(partial)
                 peer.shutdown(socket.SHUT_WR)
                 with pytest.raises(asyncio.IncompleteReadError) as raised:
                     await waiting
-                assert raised.value.partial.endswith(partial) and raised.value.expected == expected
+                assert raised.value.partial == partial and raised.value.expected == expected
 
     run(main())
 

@@ -8,7 +8,7 @@ use crate::bridge::io_error::raise_io;
 use crate::capi::coroutine::Step;
 use crate::capi::inspect::integer;
 use crate::capi::{Raised, Ref};
-use crate::framing::{ReadRequest, TooLong};
+use crate::framing::{ReadRequest, TooLong, frame_length};
 use crate::runtime::net::ReadProgress;
 use crate::transport::streams::errors;
 
@@ -60,7 +60,7 @@ fn rest(bytes: Ref, request: &ReadRequest, kind: ReadKind) -> Result<Step, Raise
         ReadRequest::Line if kind != ReadKind::Item => return Ok(Step::Done(bytes)),
         ReadRequest::Line | ReadRequest::Until(_) => Ref::none(),
         ReadRequest::Exact(expected) => integer(*expected as i64)?,
-        ReadRequest::Frame(_) => integer(4)?,
+        ReadRequest::Frame(_) => integer(frame_length(bytes.exact_bytes().unwrap_or_default()) as i64)?,
     };
     Err(errors::incomplete(&bytes, &expected))
 }
