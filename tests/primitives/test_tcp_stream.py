@@ -594,6 +594,24 @@ def test_a_closed_stream_refuses_everything_but_close(run):
     run(main())
 
 
+@pytest.mark.parametrize("ended", [False, True])
+def test_writes_that_wait_when_the_stream_is_closed_say_so(run, ended):
+    async def main():
+        async with connected() as (stream, _peer):
+            data = bytes(20_000_000)
+            writes = [asyncio.ensure_future(write(data)) for write in (stream.write_all, stream.write_frame) * 2]
+            await asyncio.sleep(0.001)
+            if ended:
+                stream.write_eof()
+            stream.close()
+            for write in writes:
+                with pytest.raises(ConnectionAbortedError, match="the stream was closed meanwhile") as raised:
+                    await write
+                assert raised.value.__context__ is None
+
+    run(main())
+
+
 @pytest.mark.parametrize(
     "call",
     [

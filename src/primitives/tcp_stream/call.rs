@@ -18,6 +18,7 @@ use crate::bridge::loop_handle::LoopHandle;
 use crate::capi::coroutine::{self, Step, already_awaited};
 use crate::capi::native::native_class;
 use crate::capi::pending::{AsyncCall, Pending, Stage};
+use crate::capi::raised::clear_error;
 use crate::capi::section::{AS_FREE_THREADED, FREE_THREADED};
 use crate::capi::{Borrowed, Exception, Raised, Ref, This};
 use crate::framing::ReadRequest;
@@ -140,7 +141,18 @@ impl TcpStreamCall {
     fn send_on(this: This<'_, Self>) -> Result<Step, Raised> {
         let sending = this.object.get().ok_or(Raised)?;
         let advance = |operation: This<'_, Operation>| coroutine::advance(operation, Borrowed::none());
-        sending.with_native(advance).ok_or(Raised)?
+        let step = sending.with_native(advance).ok_or(Raised)?;
+        if step.is_err()
+            && Exception::OSError.is_set()
+            && let Some(stream) = this.target.get()
+            && let Some(stream) = stream.downcast::<TcpStream>()
+            && stream.is_closed()
+        {
+            // close() shuts the socket down. To the system, that is as if the peer had ended the connection.
+            clear_error();
+            drop(stream.open(true)?);
+        }
+        step
     }
 
     fn replace(&self, action: Action) -> Action {

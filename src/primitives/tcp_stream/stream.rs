@@ -139,6 +139,11 @@ impl TcpStream {
         if waited { self.socket.get_again() } else { self.socket.get() }
     }
 
+    /// Was the stream closed in this process?
+    pub(super) fn is_closed(&self) -> bool {
+        !self.socket.is_open() && !self.socket.is_parents()
+    }
+
     /// Returns the item, if it is here or can be received without waiting. `begin` says that it is a new item.
     pub(super) fn look(
         &self,
