@@ -129,6 +129,81 @@ def test_run_on_passes_on_results_exceptions_and_cancellation(group):
     group.run(main())
 
 
+def test_run_on_refuses_a_loop_of_somebody_else(group, loop_factory):
+    other = loop_factory()
+
+    async def main():
+        for loop in (other, None):
+            with pytest.raises(ValueError, match="is not a loop of this group"):
+                await group.run_on(loop, thread_ident)
+
+    group.run(main())
+    other.close()
+
+
+def test_run_on_passes_on_what_a_task_factory_raises(group):
+    def refuse(loop, coroutine, **options):
+        raise ZeroDivisionError
+
+    async def main():
+        loop = group.loops[1]
+        loop.call_soon_threadsafe(loop.set_task_factory, refuse)
+        with pytest.raises(ZeroDivisionError):
+            await group.run_on(loop, thread_ident)
+        loop.call_soon_threadsafe(loop.set_task_factory, None)
+        assert await group.run_on(loop, thread_ident) == group._members[0].thread.ident
+
+    group.run(main())
+
+
+def test_run_on_ends_with_a_loop_that_does_not_run_the_function_any_more(loop_factory, asyncio_log):
+    """The last thing that a loop runs as it ends is the end of its asynchronous generators and of its executor."""
+    begun, goes_on = threading.Event(), threading.Event()
+    outcomes = []
+
+    async def last():
+        try:
+            yield
+        finally:
+            begun.set()
+            goes_on.wait()
+
+    async def begin(generators):
+        generators.append(last())
+        await anext(generators[0])
+
+    async def at_the_end():
+        try:
+            await asyncio.sleep(60)
+        finally:
+            while not begun.is_set():
+                await asyncio.sleep(0.001)
+            calling = asyncio.ensure_future(group.run_on(loops[1], asyncio.sleep, 60))
+            cancelled = asyncio.ensure_future(group.run_on(loops[1], asyncio.sleep, 60))
+            await asyncio.sleep(0)
+            cancelled.cancel()
+            await asyncio.sleep(0)
+            goes_on.set()
+            outcomes.extend(await asyncio.gather(calling, cancelled, return_exceptions=True))
+
+    async def main():
+        generators = []
+        await group.run_on(group.loops[1], begin, generators)
+        ending = asyncio.ensure_future(group.run_on(group.loops[2], at_the_end))
+        await asyncio.sleep(0)
+        return generators, ending
+
+    with wakeloop.EventLoopGroup(3, loop_factory=loop_factory) as group:
+        loops = group.loops
+        kept = group.run(main())
+    del kept
+    assert [type(outcome) for outcome in outcomes] == [RuntimeError, asyncio.CancelledError]
+    assert str(outcomes[0]) == "Event loop is closed"
+    # The tasks that the loop has left: asyncio logs them.
+    outcomes.clear()
+    gc.collect()
+
+
 def test_one_failure_of_run_on_each_cancels_the_others(group):
     cancelled = []
 
@@ -238,6 +313,23 @@ def test_an_exit_on_one_loop_ends_run(loop_factory):
         with pytest.raises(SystemExit) as raised:
             group.run(main())
         assert raised.value.code == 7
+
+
+@pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt])
+def test_an_exit_of_a_task_that_others_await_closes_all_loops(loop_factory, error):
+    """It ends the first loop again when that runs to the end of the others."""
+
+    async def leave():
+        raise error
+
+    async def main():
+        await asyncio.create_task(leave())
+
+    with pytest.raises(error), wakeloop.EventLoopGroup(3, loop_factory=loop_factory) as group:
+        loops = group.loops
+        group.run(main())
+    assert all(loop.is_closed() for loop in loops)
+    assert not any(member.thread.is_alive() for member in group._members)
 
 
 def test_a_loop_that_cannot_be_made_leaves_nothing_behind(loop_factory):

@@ -16,7 +16,7 @@ import weakref
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextvars import Context
 from types import FrameType
-from typing import Any, Self, TypeVar
+from typing import Any, NoReturn, Self, TypeVar
 
 from .._asyncio import base_events
 from .._net.streams import StreamReader, StreamReaderProtocol, StreamWriter
@@ -70,6 +70,15 @@ def _notices_exit() -> bool:
     return True
 
 
+def _raise(error: BaseException) -> NoReturn:
+    raise error
+
+
+def _mark_as_seen(task: asyncio.Task[Any]) -> None:
+    if not task.cancelled():
+        task.exception()
+
+
 class _Member:
     """A loop of the group that runs in a thread of its own."""
 
@@ -82,6 +91,8 @@ class _Member:
         self._stop: asyncio.Event | None = None
         self._ended = False
         self._changes = Changes()
+        #: Called when the loop is closed, from whatever thread that is.
+        self.ends: set[Callable[[], None]] = set()
         self.thread = threading.Thread(target=self._run, name=name)
 
     def start(self, on_failure: Callable[[], None]) -> None:
@@ -105,6 +116,8 @@ class _Member:
         finally:
             self._started.set()
             self._ended = True
+            for end in tuple(self.ends):
+                end()
             self._changes.notify()
 
     async def joined(self) -> None:
@@ -212,13 +225,41 @@ class EventLoopGroup:
                 raise RuntimeError("EventLoopGroup.close() cannot be called while its first event loop is running")
             self._closed = True
         _open.discard(self)
-        if self._loops is not None and self._servers:
-            self._runner.run(self._end_servers())
-        self._stop_members()
-        # What ends on the other loops may wait for the first one.
-        if any(member.thread.is_alive() for member in self._members):
-            self._runner.run(self._joined())
-        self._runner.close()
+        try:
+            if self._loops is not None and self._servers:
+                self._run_to_end(self._end_servers)
+            self._stop_members()
+            # What ends on the other loops may wait for the first one.
+            if any(member.thread.is_alive() for member in self._members):
+                self._run_to_end(self._joined)
+        finally:
+            # Ctrl-C may have ended the wait.
+            self._stop_members()
+            self._runner.close()
+
+    def _run_to_end(self, function: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Runs a coroutine function on the first loop, to its end or to Ctrl-C.
+
+        A task that ends with a SystemExit or KeyboardInterrupt stops the loop meanwhile. One that awaits the task which
+        has ended the program does that. It is raised afterwards.
+        """
+        stopped: BaseException | None = None
+        ended = False
+
+        async def run() -> None:
+            nonlocal ended
+            try:
+                await function()
+            finally:
+                ended = True
+
+        while not ended:
+            try:
+                self._runner.run(run())
+            except (SystemExit, KeyboardInterrupt) as error:
+                stopped = error
+        if stopped is not None:
+            raise stopped
 
     def _end_at_exit(self) -> None:
         """Closes the group as the interpreter exits. A run() that goes on in another thread closes it at its end."""
@@ -327,6 +368,9 @@ class EventLoopGroup:
 
     async def _as_main(self, coro: Coroutine[Any, Any, _T]) -> _T:
         self._main = asyncio.current_task()
+        assert self._main is not None
+        # What run() or close() raises is not lost.
+        self._main.add_done_callback(_mark_as_seen)
         try:
             return await coro
         finally:
@@ -368,39 +412,71 @@ class EventLoopGroup:
     ) -> _T:
         """Await `function(*args)` in a task of another loop of the group, from any of its loops.
 
-        Cancelling this cancels that task, and waits for its end.
+        Cancelling this cancels that task, and waits for its end. Raises RuntimeError if the loop is closed, or ends before
+        the task does, and ValueError for a loop that is not the group's.
         """
+        # While the group is closed, its loops may still use each other.
+        if loop not in (self._loops or self._start()):
+            raise ValueError(f"{loop!r} is not a loop of this group")
         here = asyncio.get_running_loop()
         if loop is here:
             return await function(*args)
-        outcome: asyncio.Future[asyncio.Task[_T]] = here.create_future()
+        # What returns the result, or raises the error.
+        outcome: asyncio.Future[Callable[[], _T]] = here.create_future()
         tasks: list[asyncio.Task[_T]] = []
 
         async def call() -> _T:
             return await function(*args)
 
-        def deliver(task: asyncio.Task[_T]) -> None:
+        def settle(result: Callable[[], _T]) -> None:
+            def deliver() -> None:
+                if not outcome.done():
+                    outcome.set_result(result)
+
             with contextlib.suppress(RuntimeError):  # this loop may be closed
-                here.call_soon_threadsafe(outcome.set_result, task)
+                here.call_soon_threadsafe(deliver)
 
         def start() -> None:
-            task = loop.create_task(call())
+            coroutine = call()
+            try:
+                task = loop.create_task(coroutine)
+            except Exception as error:
+                # The loop has a task factory that raises.
+                coroutine.close()
+                settle(functools.partial(_raise, error))
+                return
             tasks.append(task)
-            task.add_done_callback(deliver)
+            task.add_done_callback(lambda task: settle(task.result))
 
         def cancel() -> None:
-            tasks[0].cancel()
+            if tasks:
+                tasks[0].cancel()
 
-        loop.call_soon_threadsafe(start)
+        def end() -> None:
+            settle(functools.partial(_raise, RuntimeError("Event loop is closed")))
+
+        with self._end_of(loop, end):
+            loop.call_soon_threadsafe(start)
+            try:
+                await asyncio.wait([outcome])
+            except asyncio.CancelledError:
+                while not outcome.done():
+                    with contextlib.suppress(RuntimeError):  # that loop may be closed
+                        loop.call_soon_threadsafe(cancel)
+                    with contextlib.suppress(asyncio.CancelledError):
+                        await asyncio.wait([outcome])
+                raise
+        return outcome.result()()
+
+    @contextlib.contextmanager
+    def _end_of(self, loop: asyncio.AbstractEventLoop, end: Callable[[], None]) -> Iterator[None]:
+        """Calls `end` if the loop ends within the block, in whatever thread that is."""
+        ends = next((member.ends for member in self._members if member.loop is loop), set())
+        ends.add(end)
         try:
-            await asyncio.wait([outcome])
-        except asyncio.CancelledError:
-            while not outcome.done():
-                loop.call_soon_threadsafe(cancel)
-                with contextlib.suppress(asyncio.CancelledError):
-                    await asyncio.wait([outcome])
-            raise
-        return outcome.result().result()
+            yield
+        finally:
+            ends.discard(end)
 
     async def run_on_each(self, function: Callable[..., Awaitable[_T]], *args: Any) -> list[_T]:
         """Await `function(*args)` on every loop at once, and return the results in the order of the loops.
