@@ -672,7 +672,6 @@ def test_a_shared_address_answers_for_all_processes_also_in_a_folder_with_a_long
         assert ask("/livez") == (200, "".join(f"process {pid}: alive: 1 event loops\n" for pid in both))
 
 
-@needs_watchdog
 @pytest.mark.parametrize("others", [0, 1])
 def test_tasks_of_a_tcp_address_are_unavailable_while_one_of_its_processes_does_not_answer(tmp_path, others):
     body = """
@@ -1214,7 +1213,6 @@ def test_threads_that_open_the_same_address_at_once_leave_one_window(tmp_path, m
     assert os.listdir(tmp_path) == []
 
 
-@needs_watchdog
 def test_a_window_that_takes_the_place_of_another_still_sees_long_callbacks(tmp_path):
     body = """
     wakeloop.admin()

@@ -20,7 +20,7 @@ use super::buffered::{Direct, How, MOST_NOW, Want};
 use super::cancel::{self, Canceller};
 use super::class::{File, unsupported};
 use super::job::{Begun, Failure, Job, LONG, Reply};
-use super::turn::{Mode, Turn};
+use super::turn::Mode;
 use super::turn_guard::{TurnGuard, TurnOfJob};
 use crate::bridge::budget;
 use crate::bridge::drop_on_loop::{DropOnLoop, drop_attached};
@@ -642,7 +642,7 @@ impl AsyncCall for FileState {
                 if let Some(place) = place.into_inner()
                     && let Some(file) = file.and_then(|file| file.downcast_sync::<File>())
                 {
-                    Turn::give_up(&file.shared, place);
+                    file.shared.turn.give_up(place);
                 }
             }
             Got::Running(running) => {

@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 
 use super::buffered::Buffered;
 use super::turn::Turn;
@@ -19,7 +19,8 @@ pub(super) struct SharedFile {
     /// Locked by the one whose turn it is, so nobody waits for the lock. Reads at an offset share a turn, but do not
     /// hold the lock while they wait.
     state: Mutex<Buffered>,
-    pub(super) turn: Turn,
+    /// Who has the turn. A wake-up that its loop does not hear passes it on, also when the file is gone.
+    pub(super) turn: Arc<Turn>,
     /// `close` has had its turn. Relaxed: the turn orders the operations.
     pub(super) closed: AtomicBool,
     /// A ResourceWarning about the file was issued. Relaxed: written by the thread that frees the file.
@@ -34,7 +35,7 @@ impl SharedFile {
             fd,
             regular,
             state: Mutex::new(Buffered::new(fd, regular, capacity)),
-            turn: Turn::default(),
+            turn: Arc::default(),
             warned: AtomicBool::new(false),
             closed: AtomicBool::new(false),
             owner: Owner::this_process(),

@@ -6,7 +6,6 @@
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use super::shared::SharedFile;
 use crate::bridge::drop_on_loop::drop_attached;
 use crate::bridge::waiter::WakeOnce;
 use crate::fork::Owned;
@@ -100,12 +99,12 @@ impl Turn {
 
     /// Gives the place up, or the turn if it was passed to this place meanwhile. Call it once, instead of
     /// [`Turn::redeem`].
-    pub(super) fn give_up(shared: &Arc<SharedFile>, place: Place) {
-        let left = shared.turn.lock().waiting.leave(place);
+    pub(super) fn give_up(self: &Arc<Self>, place: Place) {
+        let left = self.lock().waiting.leave(place);
         match &left {
-            Left::Notified => Turn::release(shared),
+            Left::Notified => self.release(),
             // Those behind it may share the turn of the present holders.
-            Left::Waiting(waiting) if waiting.mode == Mode::Alone => Turn::admit_more(shared),
+            Left::Waiting(waiting) if waiting.mode == Mode::Alone => self.admit_more(),
             Left::Waiting(_) | Left::Served => {}
         }
         // The waiter goes on the thread of its loop, which is attached.
@@ -118,8 +117,8 @@ impl Turn {
     }
 
     /// One of those who have the turn is done. The last one passes it on.
-    pub(super) fn release(shared: &Arc<SharedFile>) {
-        let mut queue = shared.turn.lock();
+    pub(super) fn release(self: &Arc<Self>) {
+        let mut queue = self.lock();
         queue.holders -= 1;
         let (mut woken, mut gone) = (Vec::new(), Vec::new());
         while queue.waiting.first().is_some_and(|next| queue.admits(next.mode))
@@ -136,20 +135,20 @@ impl Turn {
         drop(queue);
         for (place, next) in woken {
             if let Some(waiter) = next.waker.get().and_then(|waker| waker.take()) {
-                let shared = shared.clone();
-                waiter.or_else(move || Turn::give_up(&shared, place)).wake();
+                let turn = self.clone();
+                waiter.or_else(move || turn.give_up(place)).wake();
             }
         }
         drop(gone);
     }
 
-    fn admit_more(shared: &Arc<SharedFile>) {
-        let mut queue = shared.turn.lock();
+    fn admit_more(self: &Arc<Self>) {
+        let mut queue = self.lock();
         if queue.holders > 0 {
             // As if one more holder had come and gone.
             queue.holders += 1;
             drop(queue);
-            Turn::release(shared);
+            self.release();
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use super::shared::SharedFile;
-use super::turn::{Mode, Turn};
+use super::turn::Mode;
 use crate::bridge::waiter::WakeOnce;
 use crate::fork::Owner;
 use crate::poison::unpoisoned;
@@ -70,7 +70,7 @@ impl Drop for TurnGuard {
     fn drop(&mut self) {
         // In a forked child the owners of places are tasks of the parent.
         if self.owner.is_this_process() {
-            Turn::release(&self.shared);
+            self.shared.turn.release();
         }
     }
 }
