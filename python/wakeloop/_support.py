@@ -60,7 +60,7 @@ TABLE: dict[str, tuple[Callable[..., Any] | str, str, str]] = {
     "refuse_stream_data": (fallbacks.refuse_stream_data, "transport, data", "write() gets what is not bytes-like."),
     "skips_piece": (fallbacks.skips_piece, "item", "writelines() gets an item that is not bytes-like."),
     # -- sockets and files
-    "adopt_socket": (sockets.adopt_socket, "fd, proto", "A native transport is asked for its socket."),
+    "adopt_socket": (sockets.adopt_socket, "fd, proto, family, kind", "A native transport is asked for its socket."),
     "accepted_socket": (sockets.accepted_socket, "listener, fd", "A connection was accepted, with a hook or a log."),
     "closed_socket": (sockets.closed_socket, "family, proto, kind", "A closed transport is asked for its socket."),
     "StreamSocket": (sockets.StreamSocket, "sock, transport", "get_extra_info('socket') of a stream."),
