@@ -126,6 +126,38 @@ def test_writes_after_close_are_counted_and_warned_of(run, tls, asyncio_log):
     run(main())
 
 
+@pytest.mark.native
+def test_writes_to_a_tls_transport_that_was_closed_twice_are_silent(run, tls):
+    """asyncio's raise AttributeError."""
+
+    async def main():
+        near, far = await secure_pair(tls)
+        near.transport.close()
+        near.transport.close()
+        near.transport.write(b"x")
+        near.transport.writelines([b"x"])
+        await asyncio.gather(near.lost, far.lost)
+        assert far.data == b""
+
+    run(main())
+
+
+@pytest.mark.parametrize("ends", [["abort"], ["close"], ["close", "close"], ["abort", "close"]], ids=" and ".join)
+def test_data_of_a_wrong_type_is_refused_by_a_tls_transport_that_has_ended(run, tls, ends):
+    async def main():
+        near, far = await secure_pair(tls)
+        for end in ends:
+            getattr(near.transport, end)()
+        for data in ("text", None, [b"x"]):
+            with pytest.raises(TypeError) as caught:
+                near.transport.write(data)
+            assert str(caught.value) == f"data: expecting a bytes-like instance, got {type(data).__name__}"
+        near.transport.write(b"")
+        await asyncio.gather(near.lost, far.lost)
+
+    run(main())
+
+
 def test_data_written_before_abort_is_sent_over_tls(run, tls):
     async def main():
         near, far = await secure_pair(tls)

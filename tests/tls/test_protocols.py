@@ -36,6 +36,27 @@ def test_a_buffered_protocol_gets_its_data_into_its_buffer(run, tls):
     run(main())
 
 
+@pytest.mark.native
+def test_a_buffered_protocol_is_asked_for_a_buffer_only_when_there_is_data(run, tls):
+    """asyncio asks also when the handshake and the stream end."""
+
+    async def main():
+        near, far = await secure_pair(tls, near=lambda: Viewed(1000))
+        assert near.hints == []
+        for size in (10, 100):
+            far.transport.write(bytes(size))
+            while len(near.data) < size:
+                await asyncio.sleep(0.001)
+            assert near.hints == [size] and len(near.data) == size
+            near.hints.clear()
+            near.data.clear()
+        far.transport.close()
+        await asyncio.gather(near.lost, far.lost)
+        assert near.ended and near.hints == []
+
+    run(main())
+
+
 def test_a_buffer_that_cannot_be_written_to_ends_the_connection(run, tls, asyncio_log):
     class Constant(Viewed):
         constant = False

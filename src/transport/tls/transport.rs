@@ -46,11 +46,18 @@ fn with(
     }
 }
 
-fn write_data(this: This<'_, Connection>, data: Borrowed<'_>) -> Result<(), Raised> {
+/// Refuses data of another type as asyncio does, also once the connection was dropped.
+#[inline(always)]
+fn write(this: This<'_, Fields>, data: Borrowed<'_>) -> Result<(), Raised> {
     if !(data.is_bytes() || data.is_bytearray() || data.is_memoryview()) {
         let kind = data.bind(this.py()).get_type().name()?;
         return Err(Exception::TypeError.raise(&format!("data: expecting a bytes-like instance, got {kind}")));
     }
+    with(this, |connection| write_data(connection, data))
+}
+
+#[inline(always)]
+fn write_data(this: This<'_, Connection>, data: Borrowed<'_>) -> Result<(), Raised> {
     let data = match immutable(&data) {
         Ok(data) => data,
         Err(raised) => return not_taken(this, raised),
@@ -109,11 +116,7 @@ fn written_to_lost(this: This<'_, Connection>) -> Result<(), Raised> {
 }
 
 const METHODS: &[Method<Fields>] = &[
-    Method::one_arg(
-        c"write",
-        |this: This<'_, Fields>, data: Borrowed<'_>| with(this, |connection| write_data(connection, data)),
-        c"write(data)\n\nEncrypt and send bytes.",
-    ),
+    Method::one_arg(c"write", write, c"write(data)\n\nEncrypt and send bytes."),
     Method::one_arg(
         c"writelines",
         |this: This<'_, Fields>, list: Borrowed<'_>| with(this, |connection| write_list(connection, list)),
