@@ -101,7 +101,9 @@ impl Server {
             return;
         }
         *unpoisoned(self.sockets.lock()) = Opened::default();
-        if let Some((thread, _)) = unpoisoned(self.thread.lock()).take() {
+        // Locked until the thread has ended, so that a forked child knows.
+        let mut thread = unpoisoned(self.thread.lock());
+        if let Some((thread, _)) = thread.take() {
             self.stop.notify_one();
             // A panic was printed.
             let _ = thread.join();
@@ -121,6 +123,10 @@ impl Server {
     /// connection ends with the parent's. The parent's thread may have accepted one at the moment of the fork, so they
     /// are known by their names alone.
     pub(super) fn forked(&self) {
+        if self.thread.try_lock().is_ok_and(|thread| thread.is_none()) {
+            // It was closed, and the program may have sockets with the same names now.
+            return;
+        }
         for descriptor in open_descriptors() {
             // SAFETY: only the name is asked for. A number that is not open any more is an error.
             let borrowed = unsafe { BorrowedFd::borrow_raw(descriptor) };

@@ -1281,6 +1281,22 @@ def test_a_forked_child_has_no_window_until_its_first_loop_when_the_environment_
         os.kill(int(child), signal.SIGKILL)
 
 
+def test_a_forked_child_keeps_a_server_at_the_address_of_a_window_that_was_closed(tmp_path):
+    body = """
+    import socket
+    window = wakeloop.admin("127.0.0.1:0")
+    port = int(window.addresses[1].rsplit(":", 1)[1])
+    window.close()
+    with socket.create_server(("127.0.0.1", port)) as server:
+        print("ready")
+        if (child := os.fork()) == 0:
+            os._exit(server.getsockname()[1] != port)
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    """
+    with program(tmp_path, body, admin=None) as window:
+        assert window.process.stdout.readline() == "0\n"
+
+
 @pytest.mark.parametrize("kind", ["unix", "tcp"])
 def test_a_connection_ends_with_its_process_although_a_forked_child_goes_on(tmp_path, kind):
     body = """
