@@ -26,8 +26,9 @@
 //! at most.
 //!
 //! **Limits of a peer.** A head has 8 KiB and five seconds. An answer is given up if the peer takes nothing of it for
-//! five seconds. A connection has a hundred requests, and there are 32 connections: a further one takes the place of the
-//! oldest. On a TCP address, the name in `Host` has to be ours. On one that is not loopback, only three paths are served.
+//! five seconds. A connection has a hundred requests. There are 32 connections: a further one takes the place of the
+//! oldest. On a TCP address, the name in `Host` has to be ours. On one that is not loopback, only three paths are
+//! served.
 //!
 //! **Fork and exit.** A forked child closes its copies of listeners and connections, which it knows by their names for
 //! the system, and has no window until it opens one. A recording that was started for `/trace` is not its own. The

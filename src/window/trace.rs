@@ -29,8 +29,8 @@ struct Traced {
 }
 
 impl Traced {
-    /// The recording that `start_trace` has returned, or the one of the program, for which it has failed. `None` if there
-    /// is neither.
+    /// The recording that `start_trace` has returned, or the one of the program, for which it has failed. `None` if
+    /// there is neither.
     fn new(started: PyResult<Bound<'_, PyAny>>) -> Option<Traced> {
         if let Ok(started) = started {
             let recording = started.cast::<PyRecording>().ok()?.get().recording.clone();
@@ -48,8 +48,8 @@ impl Traced {
 impl Drop for Traced {
     fn drop(&mut self) {
         if self.own {
-            // At once, so that the next trace begins with a recording of its own. The loops take notice when the GIL can
-            // be had; without a thread, when they next begin to run.
+            // At once, so that the next trace begins with a recording of its own. The loops take notice when the GIL
+            // can be had; without a thread, when they next begin to run.
             self.recording.stop();
             let _ = python::when_attached(|_| refresh_all());
         }

@@ -38,8 +38,9 @@ def admin(address: str | None = None, *, limit: float | str | None = None) -> Ad
     callback blocks the event loop, and while native code keeps the GIL.
 
     ``address`` is ``"1"`` for a Unix socket that tools find by the number of the process, ``"unix:PATH"`` or
-    ``"HOST:PORT"``; a path counts from the current directory. By default it is what `WAKELOOP_ADMIN` says, or ``"1"``. With a path or a host, the window has the
-    other socket too. A host that is not loopback gets ``/livez``, ``/readyz`` and ``/metrics`` alone.
+    ``"HOST:PORT"``; a path counts from the current directory. By default it is what `WAKELOOP_ADMIN` says, or ``"1"``.
+    With a path or a host, the window has the other socket too. A host that is not loopback gets ``/livez``, ``/readyz``
+    and ``/metrics`` alone.
 
     ``limit`` is how long a turn may last until ``/livez`` says that the process is not alive: a number of seconds or a
     time such as ``"10s"``. By default it is what `WAKELOOP_ADMIN_LIMIT` says, or ten seconds.
@@ -49,9 +50,9 @@ def admin(address: str | None = None, *, limit: float | str | None = None) -> Ad
     the ``with`` block that it was given to, or until the process ends. A forked child has none. May be called from any
     thread, and from several at once: then the last one stays.
 
-    Raises TypeError or ValueError if an argument means nothing. Raises OSError with the file's name if a socket cannot be
-    opened, and PermissionError if the folder of the sockets is not the user's alone. Raises socket.gaierror for a host
-    that is not known, and RuntimeError if the system has no thread left.
+    Raises TypeError or ValueError if an argument means nothing. Raises OSError with the file's name if a socket cannot
+    be opened, and PermissionError if the folder of the sockets is not the user's alone. Raises socket.gaierror for a
+    host that is not known, and RuntimeError if the system has no thread left.
     """
     if address is None:
         given = settings.setting("WAKELOOP_ADMIN")
