@@ -62,8 +62,12 @@ def echo(argv: list[str]) -> int:
     if not 0 <= options.port <= 65535:
         parser.error("the port must be between 0 and 65535")
 
-    async def serve() -> None:
-        server = await wakeloop.start_echo_server(options.host, options.port)
+    async def serve() -> int:
+        try:
+            server = await wakeloop.start_echo_server(options.host, options.port)
+        except (OSError, UnicodeError) as error:
+            # It is a UnicodeError if the name of the host cannot be encoded.
+            return fail(getattr(error, "strerror", None) or error)
         print(f"echo server on {server.host}:{server.port}", flush=True)
         try:
             await asyncio.Event().wait()
@@ -71,16 +75,12 @@ def echo(argv: list[str]) -> int:
             print(server.stats())
             server.close()
             await server.wait_closed()
+        return 0
 
     try:
-        wakeloop.run(serve())
+        return wakeloop.run(serve())
     except KeyboardInterrupt:
-        pass
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        return fail(error.strerror)
-    return 0
+        return 0
 
 
 #: The package is on the path, but was not installed: the interpreter has not read `wakeloop_run.pth`.
@@ -117,7 +117,7 @@ def run(argv: list[str]) -> int:
         elif commands := entry_points(group="console_scripts", name=target):
             [command, *_] = commands
             sys.exit(entry_point(command)())
-        elif separator:
+        elif separator and module and not module.startswith("."):
             function = getattr(importlib.import_module(module), name)
             if not inspect.iscoroutinefunction(function):
                 parser.error(f"{target} is not a coroutine function")
@@ -355,7 +355,7 @@ def main() -> int:
     parser.add_argument("--version", action="version", version=f"wakeloop {wakeloop.__version__}")
     parser.add_argument("command", nargs="?", choices=COMMANDS)
     parser.add_argument("args", nargs=argparse.REMAINDER)
-    with readers_may_end():
+    with output_may_fail():
         options = parser.parse_args()
         if options.command is None:
             parser.print_help()
@@ -367,17 +367,22 @@ def main() -> int:
 
 
 @contextlib.contextmanager
-def readers_may_end() -> Iterator[None]:
-    """Ends the process with code 1, and without a traceback, if nobody reads the output of the block any more."""
+def output_may_fail() -> Iterator[None]:
+    """Ends the process with code 1 if the output of the block cannot be written. Says why, unless its reader has gone."""
     try:
         try:
             yield
         finally:
-            sys.stdout.flush()
+            if sys.stdout is not None:
+                sys.stdout.flush()
+        return
     except BrokenPipeError:
-        # The interpreter must not fail when it flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(1)
+        pass
+    except OSError as error:
+        fail(error.strerror or error)
+    # The interpreter must not fail when it flushes at exit.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(1)
 
 
 if __name__ == "__main__":

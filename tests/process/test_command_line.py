@@ -327,6 +327,8 @@ def taken():
         ),
         ("run nomod:main", "wakeloop: No module named 'nomod'"),
         ("run json:main", "wakeloop: module 'json' has no attribute 'main'"),
+        ("run :main", "python -m wakeloop run: error: :main is neither a file nor an installed command"),
+        ("run .json:main", "python -m wakeloop run: error: .json:main is neither a file nor an installed command"),
         ("run empty", "wakeloop: can't find '__main__' module in 'empty'"),
         ("echo --port 99999", "python -m wakeloop echo: error: the port must be between 0 and 65535"),
         (
@@ -336,6 +338,12 @@ def taken():
         (
             "echo --host 203.0.113.1",
             "wakeloop: error while attempting to bind on address ('203.0.113.1', 0): cannot assign requested address",
+        ),
+        (
+            f"echo --host {'x' * 64}",
+            "wakeloop: 'idna' codec can't encode characters in position 0-63: label too long"
+            if sys.version_info >= (3, 13)
+            else "wakeloop: encoding with 'idna' codec failed (UnicodeError: label too long)",
         ),
         ("info ./data", "wakeloop: cannot run ./data: Exec format error"),
     ],
@@ -365,3 +373,19 @@ def test_a_reader_that_has_gone_is_no_error_of_the_command(arguments, tmp_path):
     with open(writer, "wb") as output:
         done = command(*arguments, cwd=tmp_path, stdout=output)
     assert done.stderr == ""
+
+
+@pytest.mark.parametrize("arguments", [["info"], ["info", "--json"], ["demo"], ["echo"], ["--help"], ["--version"]])
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+def test_an_output_that_cannot_be_written_is_told_in_one_line(arguments, tmp_path):
+    with open("/dev/full", "wb") as output:
+        done = command(*arguments, cwd=tmp_path, stdout=output, PYTHONUNBUFFERED="")
+    assert done.returncode == 1 and done.stderr.count("\n") == 1
+    assert done.stderr.startswith("wakeloop: No space left on device")
+
+
+@pytest.mark.parametrize("arguments", [["info"], ["info", "--json"], ["--version"], ["run", "--help"]])
+def test_a_command_without_a_standard_output_is_no_error(arguments, tmp_path):
+    line = [sys.executable, "-m", "wakeloop", *arguments]
+    done = python("-c", f"import os; os.close(1); os.execv({line[0]!r}, {line!r})", cwd=tmp_path)
+    assert done.returncode == 0 and "Traceback" not in done.stderr
