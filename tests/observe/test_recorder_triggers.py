@@ -88,6 +88,15 @@ def test_a_signal_writes_the_trace_and_the_handler_is_restored(run, path):
         signal.signal(signal.SIGUSR2, before)
 
 
+def test_a_signal_that_is_no_integer_is_refused(path):
+    before = [signal.getsignal(number) for number in (10, 12)]
+    for number in (10.5, "USR1", b"10"):
+        with pytest.raises(TypeError, match="cannot be interpreted as an integer"):
+            wakeloop.record(path, signal=number)
+        assert wakeloop.Recorder.running() is None
+    assert [signal.getsignal(number) for number in (10, 12)] == before
+
+
 def test_a_signal_outside_of_the_main_thread_is_refused(path):
     errors = []
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
+import operator
 import os
 import signal as signals
 import sys
@@ -208,6 +209,8 @@ class Recorder:
     # -- writing without being asked ---------------------------------------------------------------
 
     def _take_signal(self, number: int) -> None:
+        # signal.signal would also take the float 10.5, and signal.getsignal would not.
+        number = operator.index(number)
         self._signal = (number, signals.signal(number, self._on_signal))
 
     def _on_signal(self, _number: int, _frame: object) -> None:
