@@ -59,6 +59,8 @@ class Histogram:
         return min(self.bounds[bisect.bisect_left(upto, rank)], self.max)
 
     def __sub__(self, earlier: Histogram) -> Histogram:
+        if not isinstance(earlier, Histogram):
+            return NotImplemented
         # A histogram that was reset in between has smaller numbers than before.
         counts = tuple(max(0, now - before) for now, before in zip(self.counts, earlier.counts, strict=True))
         longest = self.max
@@ -128,6 +130,8 @@ class Snapshot:
 
     def __sub__(self, earlier: Self) -> Self:
         """What happened between two snapshots: counters and histograms are subtracted, gauges are the later ones."""
+        if type(earlier) is not type(self):
+            return NotImplemented
         changes = {
             field.name: _difference(getattr(self, field.name), getattr(earlier, field.name))
             for field in dataclasses.fields(self)  # type: ignore[arg-type]

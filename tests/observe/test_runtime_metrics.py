@@ -103,6 +103,26 @@ def test_snapshots_of_runtimes_with_different_workers_do_not_subtract(run):
         metrics - other
 
 
+def test_a_snapshot_is_subtracted_from_its_like_alone(run):
+    async def main():
+        metrics = await started()
+        loop = wakeloop.new_event_loop()
+        loop.close()
+        of_loop = loop.metrics()
+        for later, earlier in (
+            (metrics, 5),
+            (metrics, of_loop),
+            (of_loop, metrics),
+            (metrics, metrics.per_worker[0]),
+            (metrics.delay, 5),
+            (metrics.delay, metrics),
+        ):
+            with pytest.raises(TypeError, match="unsupported operand type"):
+                later - earlier
+
+    run(main())
+
+
 def test_a_snapshot_cannot_be_changed(run):
     metrics = run(started())
     with pytest.raises(dataclasses.FrozenInstanceError):
