@@ -3,6 +3,7 @@
 import asyncio
 import concurrent.futures
 import gc
+import logging
 import os
 import signal
 import socket
@@ -45,6 +46,49 @@ def test_a_deadlock_is_reported_at_once_with_the_chains_of_awaits():
     for part in ("'holder'", "wait of Event", "'waiter'", "acquire of Lock", "gather() of 2", "test_verdicts.py", "hold"):
         assert part in text
     assert [info.name for info in raised.value.tasks] == ["Task-1", "holder", "waiter"]
+
+
+def complaints(log):
+    return [record.getMessage() for record in log.records if record.levelno >= logging.WARNING]
+
+
+async def await_each_other():
+    """Two tasks in a circle, which asyncio cannot cancel: RecursionError."""
+
+    async def wait(tasks, other):
+        await asyncio.sleep(0)
+        await tasks[other]
+
+    tasks = []
+    tasks += [asyncio.create_task(wait(tasks, 1), name="one"), asyncio.create_task(wait(tasks, 0), name="two")]
+    await asyncio.sleep(1)
+    return tasks
+
+
+async def await_a_circle():
+    await asyncio.gather(*await await_each_other())
+
+
+@pytest.mark.parametrize("seed", [None, 1])
+def test_tasks_that_await_each_other_are_a_deadlock(seed, asyncio_log):
+    with pytest.raises(testing.Deadlock, match="'one'(.|\n)*'two'") as raised:
+        testing.run(await_a_circle, seed=seed)
+    assert raised.value.__context__ is None
+    with pytest.raises(testing.Deadlock):
+        testing.explore(await_a_circle, 1).check()
+    with pytest.raises(testing.Deadlock):
+        testing.cancel_everywhere(await_a_circle)
+    gc.collect()
+    assert complaints(asyncio_log) == []
+
+
+def test_tasks_that_await_each_other_at_the_end_are_left_behind(asyncio_log):
+    with pytest.raises(testing.LeftBehind) as raised:
+        testing.run(await_each_other)
+    assert [text.split()[1] for text in raised.value.found] == ["'one'", "'two'"]
+    del raised
+    gc.collect()
+    assert complaints(asyncio_log) == []
 
 
 def test_a_clock_that_nobody_can_move_is_a_deadlock():
@@ -200,6 +244,23 @@ def test_a_task_that_outlasts_its_cancellation_without_rest_does_not_hang_the_ru
 
     with pytest.raises(testing.StepLimit):
         testing.run(main, max_steps=100, check=False)
+
+
+def test_a_program_that_does_not_end_after_the_limit_either_is_reported_once(asyncio_log):
+    async def main():
+        while True:
+            try:
+                while True:
+                    await asyncio.sleep(0)
+            except asyncio.CancelledError:
+                pass
+
+    with pytest.raises(testing.StepLimit, match="still runs after 100 steps") as raised:
+        testing.run(main, max_steps=100)
+    assert raised.value.__context__ is None
+    del raised
+    gc.collect()
+    assert complaints(asyncio_log) == []
     # asyncio says that a task was destroyed while it was pending.
     gc.collect()
 

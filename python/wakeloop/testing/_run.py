@@ -16,7 +16,7 @@ from ._inline import Delay, Executor, Fault
 from ._loop import COLLECT_EVERY, EventLoop, WhileWaiting
 from ._schedule import Schedule
 from ._steps import function_name
-from ._verdicts import Before, Deadlock, LeftBehind, indented, open_transports, pending_tasks
+from ._verdicts import Before, Deadlock, LeftBehind, StepLimit, indented, open_transports, pending_tasks
 
 _T = TypeVar("_T")
 
@@ -24,6 +24,8 @@ Main = Coroutine[Any, Any, _T] | Callable[[], Coroutine[Any, Any, _T]]
 
 #: After main has ended, the loop runs at most so many turns for what is ready, before it is looked at what is left.
 _LAST_TURNS = 100
+#: What a run ends with on which nothing, or too much, happens.
+_VERDICTS = (Deadlock, StepLimit)
 
 
 def run(
@@ -102,15 +104,36 @@ def _coroutine(main: Main[Any]) -> Coroutine[Any, Any, Any]:
 
 def _run(loop: EventLoop, coroutine: Coroutine[Any, Any, _T], check: bool, debug: bool | None) -> _T:
     before = Before() if check else None
-    with asyncio.Runner(debug=debug, loop_factory=lambda: loop) as runner:
-        result = runner.run(coroutine)
-        if before is None:
-            return result
-        runner.run(_settle(loop))
-        found = pending_tasks(loop) + open_transports(loop)
-        with contextlib.suppress(Deadlock):
-            # A task that outlasts its cancellation is among those found.
-            runner.close()
+    verdict: Exception | None = None
+    found: list[str] = []
+    try:
+        with asyncio.Runner(debug=debug, loop_factory=lambda: loop) as runner:
+            try:
+                result = runner.run(coroutine)
+            except _VERDICTS as error:
+                verdict = error
+                raise
+            if before is None:
+                return result
+            runner.run(_settle(loop))
+            found += pending_tasks(loop) + open_transports(loop)
+            try:
+                runner.close()
+            except (Deadlock, RecursionError):
+                # A task that outlasts its cancellation is among those found.
+                _forget_tasks(loop)
+    except (RecursionError, *_VERDICTS):
+        # The runner may raise another one when it cancels the tasks: a verdict on what the program does at its end, or a
+        # RecursionError, because asyncio cannot cancel tasks that await each other.
+        if verdict is None:
+            raise
+        _forget_tasks(loop)
+    if verdict is not None:
+        try:
+            raise verdict
+        finally:
+            verdict = None  # Breaks a cycle with its traceback.
+    assert before is not None
     loop.close()
     take_stream_failures()
     gc.collect(2 if gc.isenabled() else 1)
@@ -120,6 +143,12 @@ def _run(loop: EventLoop, coroutine: Coroutine[Any, Any, _T], check: bool, debug
     if found:
         raise LeftBehind(found)
     return result
+
+
+def _forget_tasks(loop: EventLoop) -> None:
+    """Keeps asyncio from logging the tasks that cannot be ended. They are in what the run raises."""
+    for task in asyncio.all_tasks(loop):
+        task._log_destroy_pending = False  # type: ignore[attr-defined]
 
 
 def take_stream_failures() -> None:
