@@ -191,8 +191,9 @@ def test_verdicts_fail_a_test(run_pytest):
         ("def test(wakeloop_loop): pass", [], "wakeloop_loop is for tests with the marker"),
         ("@pytest.mark.wakeloop(explore=3)\nasync def test(wakeloop_loop): pass", [], "for tests that run once"),
         ("@pytest.mark.wakeloop\nasync def test(wakeloop_network): pass", [], "wakeloop_network needs a network"),
-        ("def test(): pass", ["--wakeloop-seeds=0"], "--wakeloop-seeds: invalid"),
-        ("def test(): pass", ["--wakeloop-seed=-1"], "--wakeloop-seed: invalid"),
+        ("def test(): pass", ["--wakeloop-seeds=0"], "--wakeloop-seeds: '0' is no whole number from 1 on"),
+        ("def test(): pass", ["--wakeloop-seed=x"], "--wakeloop-seed: 'x' is no whole number from 0 on"),
+        ("def test(): pass", ["--wakeloop-seed=-1"], "--wakeloop-seed: '-1' is no whole number from 0 on"),
         ("def test(): pass", ["--wakeloop-seed=1", "--wakeloop-seeds=2"], "not both"),
     ],
 )

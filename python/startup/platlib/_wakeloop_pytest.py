@@ -4,6 +4,7 @@ pytest imports this module in every run where wakeloop is installed, because it 
 package, and imports wakeloop only when a test asks for it: a run that does not use the marker is as it was before.
 """
 
+import argparse
 import functools
 import inspect
 import os
@@ -37,9 +38,12 @@ def pytest_addoption(parser):
 
 
 def _number(text, least):
-    number = int(text)
+    try:
+        number = int(text)
+    except ValueError:
+        number = -1
     if number < least:
-        raise ValueError(text)
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from {least} on")
     return number
 
 
