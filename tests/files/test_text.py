@@ -491,3 +491,24 @@ def test_a_file_that_is_reconfigured_in_an_iteration_has_the_position_of_the_nex
             assert await file.tell() == 4 and await file.readline() == "two\n"
 
     run(main())
+
+
+@pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="needs a file without a page cache to look at")
+@pytest.mark.parametrize("errors", ["surrogateescape", "backslashreplace"])
+@pytest.mark.parametrize("end", [b"\x1b~{(", b""])
+def test_lines_that_were_read_ahead_are_decoded_once_more_from_the_same_state(run, errors, end):
+    """A decoder of ISO 2022 ignores all escapes behind a broken one, and its reset() leaves it so."""
+    content = b'\n\r\x1b$B$"' + end
+    options = {"encoding": "iso2022_jp_2", "errors": errors, "newline": ""}
+
+    async def main():
+        descriptor = os.memfd_create("damaged")
+        os.write(descriptor, content)
+        with builtins.open(os.dup(descriptor), **options) as other:
+            other.seek(0)
+            expected = [other.readlines(1), other.read(7), other.read()]
+        async with wakeloop.open(descriptor, **options) as file:
+            await file.seek(0)
+            assert [await file.readlines(1), await file.read(7), await file.read()] == expected
+
+    run(main())

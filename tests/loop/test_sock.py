@@ -33,8 +33,8 @@ def test_remove_reader_takes_the_wait_of_a_socket_call_away(run, method):
         with socketpair() as (near, far), listener() as accepting:
             accepting.setblocking(False)
             sock = accepting if method == "sock_accept" else near
-            size = {"sock_recv": 10, "sock_recvfrom": 10, "sock_recv_into": bytearray(10), "sock_sendall": bytes(5_000_000)}
-            arguments = [size[method]] if method in size else []
+            data = {"sock_recv": 10, "sock_recvfrom": 10, "sock_recv_into": bytearray(10), "sock_sendall": bytes(10**7)}
+            arguments = [data[method]] if method in data else []
             call = asyncio.ensure_future(getattr(loop, method)(sock, *arguments))
             writes = method == "sock_sendall"
             remove, other = [loop.remove_reader, loop.remove_writer][:: -1 if writes else 1]

@@ -141,7 +141,7 @@ def test_a_connection_accepted_before_its_server_closes_is_made(run):
     assert {run(main(iterations), debug=True) for iterations in range(6)} == {0, 1}
 
 
-@pytest.mark.parametrize("closes", ["in connection_made", "in a callback of connection_made", "in the stream's task"])
+@pytest.mark.parametrize("closes", ["in connection_made", "in a callback of it", "in the stream's task"])
 def test_a_server_that_closes_at_its_first_connection_serves_those_that_wait(run, closes):
     async def main():
         loop, made = asyncio.get_running_loop(), []

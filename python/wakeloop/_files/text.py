@@ -518,7 +518,11 @@ class TextFile:
         if whence == 2:
             return self._io.seek(cookie, whence)
         self._io.seek(target & _START)
-        self._mark, self._buffer.is_unmarked = target & _START, False
+        # At the beginning of the file, io resets the decoder. That may leave a part of its state: one of ISO 2022 that
+        # has met a broken escape ignores all others from then on. So the mark is set again with the first chunk, with
+        # the state if a position can hold it. Where a write may follow, it must be the beginning for the encoder too.
+        self._mark = target & _START
+        self._buffer.is_unmarked = target == 0 and not self._file.writable()
         if target >> _SKIPPED:
             self._skip(target >> _SKIPPED & _FIELD, bool(target >> _ENDED))
         return cookie

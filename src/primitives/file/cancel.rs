@@ -1,7 +1,7 @@
 //! How the wait of a read for data ends when the read is cancelled.
 //!
-//! The thread of the pool polls the descriptor and the reading end of a pipe, and the task has the other end. If there is
-//! no descriptor for a pipe, the thread looks from time to time whether the task still waits.
+//! The thread of the pool polls the descriptor and the reading end of a pipe, and the task has the other end. If there
+//! is no descriptor for a pipe, the thread looks from time to time whether the task still waits.
 
 use std::io::{self, PipeReader, PipeWriter};
 use std::os::fd::RawFd;

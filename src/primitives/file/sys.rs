@@ -132,7 +132,8 @@ pub(super) fn is_readable_within(fd: RawFd, milliseconds: i32) -> io::Result<boo
     poll(&mut [libc::pollfd { fd, events: libc::POLLIN, revents: 0 }], milliseconds).map(|ready| ready > 0)
 }
 
-/// Waits until one of the descriptors is ready, for so many milliseconds, or without a limit for -1. Returns how many are.
+/// Waits until one of the descriptors is ready, for so many milliseconds, or without a limit for -1. Returns how many
+/// are ready.
 fn poll(entries: &mut [libc::pollfd], milliseconds: i32) -> io::Result<usize> {
     // SAFETY: the entries are exclusively borrowed for the call.
     retry(|| unsafe { libc::poll(entries.as_mut_ptr(), entries.len() as libc::nfds_t, milliseconds) } as isize)

@@ -370,9 +370,9 @@ impl Listener {
         Ok(())
     }
 
-    /// Accepts what the last event has left of the backlog, because the server closes. What other processes can accept is
-    /// left to them. In the protocol factory it does nothing: asyncio drops the connection for which the factory closes the
-    /// server, and the others too.
+    /// Accepts what the last event has left of the backlog, because the server closes. What other processes can accept
+    /// is left to them. In the protocol factory it does nothing: asyncio drops the connection for which the factory
+    /// closes the server, and the others too.
     #[cold]
     fn accept_rest(&self, core: &Core) -> Result<(), Fatal> {
         let full = self.last_full_poll.replace(0);
