@@ -25,7 +25,7 @@ use crate::recorder::json::push_string;
 use crate::runtime::time::sleep;
 use crate::watchdog::detached::{Holder, Reader, Thread};
 use crate::watchdog::report::{Doing, Named, Seconds, write_stack};
-use crate::watchdog::stack::Stack;
+use crate::watchdog::stack::{Frame, Stack};
 
 /// The paths, and what they answer.
 const PATHS: [(&str, &str); 10] = [
@@ -158,8 +158,12 @@ impl Pages {
         if let Some(callback) = callback_of(&own) {
             let _ = write!(text, ", in {}", callback.escape_debug());
         }
-        if let Some(frame) = own.first() {
-            let _ = write!(text, ", at\n{frame}");
+        match own.first() {
+            Some(frame) if is_loops(frame) => text.push_str(", in a callback that is native code"),
+            Some(frame) => {
+                let _ = write!(text, ", at\n{frame}");
+            }
+            None => {}
         }
         let thread = Named::new(None, thread);
         let _ = match (holder, &others) {
@@ -296,10 +300,13 @@ impl Delays {
 /// The outermost function that the loop has called: a callback, or the coroutine of a task. `None` if the stack does
 /// not reach down to the loop.
 fn callback_of(stack: &Stack) -> Option<&str> {
-    let is_loops =
-        |file: &str, function: &str| file.ends_with("wakeloop/loop.py") && function == "EventLoop._run_turns";
-    let own = stack.iter().position(|frame| is_loops(&frame.file, &frame.function))?;
+    let own = stack.iter().position(is_loops)?;
     Some(&stack.get(own.checked_sub(1)?)?.function)
+}
+
+/// Is it the frame in which the loop runs its turns?
+fn is_loops(frame: &Frame) -> bool {
+    frame.file.ends_with("wakeloop/loop.py") && frame.function == "EventLoop._run_turns"
 }
 
 // -- pages that need nothing but the process's own state

@@ -98,6 +98,20 @@ def test_the_line_that_blocks_the_loop_is_named(tmp_path, how):
     assert "in block" in stacks and "which runs the event loop" in stacks
 
 
+def test_a_callback_that_is_native_code_is_not_taken_for_the_loop(tmp_path):
+    body = """
+    async def main():
+        asyncio.get_running_loop().call_soon(time.sleep, 1000)
+        print("ready")
+        await asyncio.sleep(1000)
+    wakeloop.run(main())
+    """
+    with program(tmp_path, body, WAKELOOP_ADMIN_LIMIT="50ms") as window:
+        _, text = until(lambda answer: answer[0] == 503, lambda: window.get("/livez"))
+    first = text.splitlines()[0]
+    assert re.fullmatch(r".* has been in one turn for \d+\.\d+ s, in a callback that is native code", first), text
+
+
 def test_a_deadlock_of_two_locks_is_shown_with_both_stacks(tmp_path):
     body = """
     one, two = threading.Lock(), threading.Lock()
