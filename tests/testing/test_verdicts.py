@@ -5,6 +5,7 @@ import concurrent.futures
 import gc
 import logging
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -317,6 +318,77 @@ def left_by(main, **options):
     with pytest.raises(testing.LeftBehind) as raised:
         testing.run(main, **options)
     return raised.value.found
+
+
+@pytest.mark.parametrize("network", [None, Network], ids=["real", "in memory"])
+def test_listeners_transports_and_sockets_of_every_network_are_left_behind(network):
+    kept = []
+
+    async def serve():
+        return await asyncio.start_server(lambda reader, writer: writer.close(), "127.0.0.1", 0)
+
+    async def forgotten():
+        await serve()
+
+    async def listening():
+        kept.append(await serve())
+
+    async def connected():
+        async with await serve() as server:
+            kept.append(await asyncio.open_connection(*server.sockets[0].getsockname()))
+
+    async def accepted():
+        loop = asyncio.get_running_loop()
+        listener = socket.create_server(("127.0.0.1", 0))
+        with listener, socket.socket() as client:
+            listener.setblocking(False)
+            client.setblocking(False)
+            accepting = asyncio.ensure_future(loop.sock_accept(listener))
+            await loop.sock_connect(client, listener.getsockname())
+            kept.append((await accepting)[0])
+
+    def left(main):
+        made = network and network()
+        found = left_by(main, network=made)
+        kept.clear()
+        gc.collect()
+        return found
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        [watched] = left(forgotten)
+        assert re.fullmatch(r"descriptor \d+ is watched: .*_accept_connection", watched)
+        watched, descriptor = left(listening)
+        assert watched.endswith("_accept_connection") and descriptor.startswith("descriptor ")
+        transport, descriptor = left(connected)
+        assert transport.startswith("transport ") and descriptor.startswith("descriptor ")
+        [descriptor] = left(accepted)
+        assert descriptor.startswith("descriptor ")
+
+
+@pytest.mark.parametrize("network", [None, Network], ids=["real", "in memory"])
+@pytest.mark.parametrize("family", ["inet", "unix"])
+def test_a_cancellation_leaves_a_server_behind_where_the_program_does(network, family, tmp_path):
+    async def main():
+        def answer(reader, writer):
+            writer.close()
+
+        if family == "inet":
+            server = await asyncio.start_server(answer, "127.0.0.1", 0)
+        else:
+            server = await asyncio.start_unix_server(answer, tmp_path / "socket")
+        await asyncio.sleep(1)
+        server.close()
+        await server.wait_closed()
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        results = testing.cancel_everywhere(main, network=network)
+        failed = [(len(results) - failure.point, type(failure.error)) for failure in results.failures]
+        del results
+        gc.collect()
+    # asyncio loses a server whose start is cancelled, for which the program cannot be blamed.
+    assert failed == [(0, testing.LeftBehind)]
 
 
 def test_a_clean_program_leaves_nothing_behind():

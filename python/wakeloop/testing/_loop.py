@@ -256,7 +256,11 @@ class EventLoop(SimulatedIO, TestingLoop):
 
     def close(self) -> None:
         """Close the loop: nothing pending will run. Safe to call twice."""
+        # Later another loop may have the network. A loop that could not be made has none.
+        network = None if self.is_closed() else getattr(self, "network", None)
         super().close()
+        if network is not None:
+            network.poll.clear()
         if self._ordered is not None:
             self._ordered.clear()
 

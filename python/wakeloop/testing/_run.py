@@ -16,7 +16,16 @@ from ._inline import Delay, Executor, Fault
 from ._loop import COLLECT_EVERY, EventLoop, WhileWaiting
 from ._schedule import Schedule
 from ._steps import function_name
-from ._verdicts import Before, Deadlock, LeftBehind, StepLimit, indented, open_transports, pending_tasks
+from ._verdicts import (
+    Before,
+    Deadlock,
+    LeftBehind,
+    StepLimit,
+    indented,
+    open_sockets,
+    open_transports,
+    pending_tasks,
+)
 
 _T = TypeVar("_T")
 
@@ -139,7 +148,7 @@ def _run(loop: EventLoop, coroutine: Coroutine[Any, Any, _T], check: bool, debug
     gc.collect(2 if gc.isenabled() else 1)
     found += loop._reports.seen
     found += [f"a callback took {seconds:.3f} s of real time: {what}" for what, seconds in loop.slow_callbacks]
-    found += before.left()
+    found += before.left() + open_sockets(loop)
     if found:
         raise LeftBehind(found)
     return result

@@ -194,6 +194,12 @@ def _watched(loop: TestingLoop) -> list[str]:
     return found
 
 
+def open_sockets(loop: TestingLoop) -> list[str]:
+    """Say which sockets of a network in memory are open. `Before` knows those of the system."""
+    found = {} if loop.network is None else loop.network.open_descriptors()
+    return [f"descriptor {fd}: {endpoint!r}" for fd, endpoint in sorted(found.items())]
+
+
 def _is_closing(transport: Any) -> bool:
     is_closing = getattr(transport, "is_closing", None)
     return bool(is_closing()) if callable(is_closing) else False

@@ -140,6 +140,11 @@ class SimulatedIO(_Base):
         events = (selectors.EVENT_READ if reader else 0) | (selectors.EVENT_WRITE if writer else 0)
         return events, reader, writer
 
+    def _watched(self) -> list[int]:
+        """The descriptors that something waits for."""
+        found: list[int] = super()._watched()  # type: ignore[misc]
+        return found if self.network is None else found + self.network.poll.watched()
+
     # -- transports --------------------------------------------------------------------------------
 
     def _make_socket_transport(
@@ -202,12 +207,15 @@ class SimulatedIO(_Base):
 
         async def create_server(self, protocol_factory, host=None, port=None, **options):
             """Make a server; see asyncio.loop.create_server."""
+            starts, options["start_serving"] = options.get("start_serving", True), False
             if self.network is None:
-                return await super().create_server(protocol_factory, host, port, **options)
+                server = await super().create_server(protocol_factory, host, port, **options)
+                return await _started(server, starts)
             sock = options.get("sock")
             if sock is not None and host is None and port is None:
                 self._joins(sock)
-            return await rebound(_Plain.create_server)(self, protocol_factory, host, port, **options)
+            server = await rebound(_Plain.create_server)(self, protocol_factory, host, port, **options)
+            return await _started(server, starts)
 
         async def create_unix_connection(self, protocol_factory, path=None, **options):
             """Connect to a Unix server; see asyncio.loop.create_unix_connection."""
@@ -217,9 +225,12 @@ class SimulatedIO(_Base):
 
         async def create_unix_server(self, protocol_factory, path=None, **options):
             """Make a Unix server; see asyncio.loop.create_unix_server."""
+            starts, options["start_serving"] = options.get("start_serving", True), False
             if self.network is None:
-                return await super().create_unix_server(protocol_factory, path, **options)
-            return await rebound(_Unix.create_unix_server)(self, protocol_factory, path, **options)
+                server = await super().create_unix_server(protocol_factory, path, **options)
+            else:
+                server = await rebound(_Unix.create_unix_server)(self, protocol_factory, path, **options)
+            return await _started(server, starts)
 
         async def create_datagram_endpoint(self, protocol_factory, local_addr=None, remote_addr=None, **options):
             """Make a datagram transport; see asyncio.loop.create_datagram_endpoint. Those of AF_UNIX are real."""
@@ -305,6 +316,17 @@ class SimulatedIO(_Base):
         delay = network.uniform("latency", *network.lookup_delay)
         self.call_later(delay, _finish, found) if delay else self.call_soon(_finish, found)
         await found
+
+
+async def _started(server: asyncio.Server, starts: bool) -> asyncio.Server:
+    """Begin to serve, as asyncio's create_server does. A cancellation there loses asyncio's server, which goes on."""
+    try:
+        if starts:
+            await server.start_serving()
+    except BaseException:
+        server.close()
+        raise
+    return server
 
 
 def _finish(found: asyncio.Future[None]) -> None:

@@ -259,6 +259,10 @@ class Network(NetworkState):
         """The sockets that programs have open, for reports."""
         return list(self._descriptors.values())
 
+    def open_descriptors(self) -> dict[int, Endpoint]:
+        """The simulated descriptors that programs have open. The socket of a real one may have joined the network."""
+        return {fd: endpoint for fd, endpoint in self._descriptors.items() if fd >= FIRST_DESCRIPTOR}
+
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {', '.join(self._hosts)}>"
 

@@ -116,6 +116,10 @@ class Poll:
         watch = self._watches.get(fd)
         return (None, None) if watch is None else (watch.reader, watch.writer)
 
+    def watched(self) -> list[int]:
+        """The descriptors that something waits for."""
+        return list(self._watches)
+
     def clear(self) -> None:
         """Forget all descriptors."""
         self._watches.clear()
