@@ -128,7 +128,8 @@ impl EchoServer {
     }
 
     fn __repr__(&self) -> Fallible<String> {
-        Fallible(format!("<wakeloop.EchoServer {}>", self.address))
+        let state = if self.is_serving() { "" } else { " closed" };
+        Fallible(format!("<wakeloop.EchoServer{state} {}>", self.address))
     }
 }
 

@@ -30,8 +30,8 @@ def test_async_with_opens_and_closes_streams_listeners_and_sockets(run):
                 assert await one.recv() == b"data"
         assert one.is_closing() and two.is_closing()
         async with wakeloop.start_echo_server("127.0.0.1", 0) as server:
-            assert server.is_serving()
-        assert not server.is_serving()
+            assert server.is_serving() and repr(server) == f"<wakeloop.EchoServer 127.0.0.1:{server.port}>"
+        assert not server.is_serving() and repr(server) == f"<wakeloop.EchoServer closed 127.0.0.1:{server.port}>"
 
     run(main())
 
