@@ -412,8 +412,8 @@ class EventLoopGroup:
     ) -> _T:
         """Await `function(*args)` in a task of another loop of the group, from any of its loops.
 
-        Cancelling this cancels that task, and waits for its end. Raises RuntimeError if the loop is closed, or ends before
-        the task does, and ValueError for a loop that is not the group's.
+        Cancelling this cancels that task, and waits for its end. Raises RuntimeError if the loop is closed, or ends
+        before the task does, and ValueError for a loop that is not the group's.
         """
         # While the group is closed, its loops may still use each other.
         if loop not in (self._loops or self._start()):

@@ -132,8 +132,8 @@ def _run(loop: EventLoop, coroutine: Coroutine[Any, Any, _T], check: bool, debug
                 # A task that outlasts its cancellation is among those found.
                 _forget_tasks(loop)
     except (RecursionError, *_VERDICTS):
-        # The runner may raise another one when it cancels the tasks: a verdict on what the program does at its end, or a
-        # RecursionError, because asyncio cannot cancel tasks that await each other.
+        # The runner may raise another one when it cancels the tasks: a verdict on what the program does at its end, or
+        # a RecursionError, because asyncio cannot cancel tasks that await each other.
         if verdict is None:
             raise
         _forget_tasks(loop)
