@@ -89,6 +89,7 @@ fn payload_length(data: &[u8]) -> Option<usize> {
 
 /// How many bytes the frame at the front of `data` has, its header included; those of the header alone, if that is not
 /// here.
+#[cfg(feature = "python")]
 pub(crate) fn frame_length(data: &[u8]) -> usize {
     HEADER.saturating_add(payload_length(data).unwrap_or(0))
 }
