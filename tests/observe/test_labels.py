@@ -84,7 +84,7 @@ def work(name, milliseconds):
 async def main():
     print("ready")
     await asyncio.to_thread(sys.stdin.readline)
-    for _ in range(10):
+    for _ in range(3):
         await asyncio.gather(*(route(name, 10 * number) for number, name in enumerate(costs, 1)))
     print(*costs.values())
     await asyncio.sleep(1000)
@@ -106,7 +106,7 @@ def test_the_sums_are_the_cpu_time_of_the_thread_and_each_route_has_what_it_cost
     assert 0.98 * (after - before) <= loop["cpu_seconds"] <= after - before
     assert labels == pytest.approx(costs, rel=0.03)
     assert list(labels) == ["GET /c", "GET /b", "GET /a"]
-    assert 1.2 < sum(labels.values()) < loop["cpu_seconds"]
+    assert 0.36 < sum(labels.values()) < loop["cpu_seconds"]
 
 
 @native
@@ -375,7 +375,9 @@ def test_a_block_that_ends_in_another_context_changes_no_label_there(run, asynci
 
     seen = []
     assert run(main()) == "outer"
-    assert seen == [(None, None), "thread"]
+    # A thread may begin with a copy of the context: on a free-threaded build it does.
+    inherited = "thread" if getattr(sys.flags, "thread_inherit_context", False) else None
+    assert seen == [(None, inherited), "thread"]
     assert not [record for record in asyncio_log.records if record.levelno > logging.DEBUG]
 
 

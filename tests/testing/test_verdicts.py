@@ -162,6 +162,25 @@ def test_a_deadlock_in_a_thread_is_reported_if_all_others_wait_for_the_threads_e
     assert seen == ["Task-1", "Task-1"]
 
 
+def test_a_loop_whose_worker_is_not_listed_by_its_executor_yet_does_not_wait_for_itself(monkeypatch):
+    begun, listed, start = threading.Event(), threading.Event(), threading.Thread.start
+
+    def start_and_wait(thread):
+        start(thread)
+        begun.wait()
+
+    async def main():
+        begun.set()
+        listed.wait()
+        await asyncio.Event().wait()
+
+    with monkeypatch.context() as patches, concurrent.futures.ThreadPoolExecutor(1) as executor:
+        patches.setattr(threading.Thread, "start", start_and_wait)
+        job = executor.submit(testing.run, main)
+        listed.set()
+    assert isinstance(job.exception(), testing.Deadlock)
+
+
 def test_a_deadlock_is_reported_when_the_process_waits_for_its_threads():
     program = textwrap.dedent("""
         import asyncio, threading

@@ -29,7 +29,8 @@ class Outside:
         """Note which threads exist."""
         self._run = number
         self._earlier = set(threading.enumerate())
-        self._busy_earlier = set(_busy_workers())
+        # An executor lists a worker after it has started it, so the loop's own may not be listed yet.
+        self._busy_earlier = {threading.current_thread(), *_busy_workers()}
 
     def add_job(self, future: asyncio.Future[Any]) -> None:
         """Count a job of an executor until its future is done."""
