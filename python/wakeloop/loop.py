@@ -504,23 +504,23 @@ class EventLoop(LoopState):
         @connections.without_all_errors
         async def create_connection(
             self,
-            protocol_factory,
-            host=None,
-            port=None,
+            protocol_factory: Callable[[], Any],
+            host: Any = None,
+            port: Any = None,
             *,
-            ssl=None,
-            family=0,
-            proto=0,
-            flags=0,
-            sock=None,
-            local_addr=None,
-            server_hostname=None,
-            ssl_handshake_timeout=None,
-            ssl_shutdown_timeout=None,
-            happy_eyeballs_delay=None,
-            interleave=None,
-            all_errors=False,
-        ):
+            ssl: Any = None,
+            family: int = 0,
+            proto: int = 0,
+            flags: int = 0,
+            sock: socket.socket | None = None,
+            local_addr: tuple[str, int] | None = None,
+            server_hostname: str | None = None,
+            ssl_handshake_timeout: float | None = None,
+            ssl_shutdown_timeout: float | None = None,
+            happy_eyeballs_delay: float | None = None,
+            interleave: int | None = None,
+            all_errors: bool = False,
+        ) -> tuple[Any, Any]:
             """Connect to a server; see asyncio.loop.create_connection."""
             connecting = None
             if (
