@@ -383,8 +383,10 @@ def test_a_future_for_which_many_tasks_wait_is_asked_once(run, wrap, kind):
         for task in tasks:
             task.cancel()
         await asyncio.wait(tasks)
-        gathered.cancel()
+        if not child.done():
+            child.set_result(None)
         await asyncio.wait([gathered])
-        assert gathered.cancelled() or gathered.exception()
+        # So that nobody logs an exception that was not looked at.
+        assert gathered.cancelled() or gathered.exception() or gathered.result() == [None]
 
     run(main())

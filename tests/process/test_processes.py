@@ -165,6 +165,8 @@ def test_using_the_parents_loop_after_fork_raises_runtime_error(loop_name, state
             server = loop.run_until_complete(loop.create_server(asyncio.Protocol, "127.0.0.1", 0))
         elif state == "in a thread":
             thread.start()
+            while not loop.is_running():
+                pass
         if state == "left":
             loop.call_soon(fork)
             try:
