@@ -368,7 +368,7 @@ def main() -> int:
 
 @contextlib.contextmanager
 def output_may_fail() -> Iterator[None]:
-    """Ends the process with code 1 if the block's output cannot be written, and says why, unless its reader has gone."""
+    """Ends the process with code 1 if the block's output cannot be written. Says why, unless the reader has gone."""
     try:
         try:
             yield

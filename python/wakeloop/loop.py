@@ -319,7 +319,7 @@ class EventLoop(LoopState):
             raise RuntimeError(f"File descriptor {fd!r} is used by transport {transport!r}")
 
     def _ensure_new_transport(self, sock: Any) -> None:
-        """Refuses a socket that has a transport, if asyncio does: until 3.12 the new one takes the place of the other."""
+        """Refuses a socket that has a transport, if asyncio does: until 3.12 the new one takes the other's place."""
         if compat.REFUSES_SECOND_TRANSPORT:
             self._ensure_fd_no_transport(sock)
 

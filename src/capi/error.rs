@@ -78,7 +78,8 @@ pub(crate) fn raise_errno_about(errno: i32, text: &str, path: &Path) -> Raised {
     // SAFETY: a class of the interpreter, which lives as long as it does.
     let class = unsafe { Borrowed::from_ptr(ffi::PyExc_OSError) };
     let raised = || {
-        // SAFETY: this thread is attached, and the bytes live through the call; an owned reference or null with an error.
+        // SAFETY: this thread is attached, and the bytes live through the call; an owned reference or null with an
+        // error.
         let name = unsafe {
             let size = path.len() as ffi::Py_ssize_t;
             Ref::from_owned(ffi::PyUnicode_DecodeFSDefaultAndSize(path.as_ptr().cast(), size))

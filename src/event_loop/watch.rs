@@ -138,8 +138,8 @@ pub(crate) fn add(
     Ok(())
 }
 
-/// Removes the callback of one direction, or the wait of an awaitable call, which asyncio implements as a callback. That
-/// call then waits until it is cancelled. True if there was one.
+/// Removes the callback of one direction, or the wait of an awaitable call, which asyncio implements as a callback.
+/// That call then waits until it is cancelled. True if there was one.
 pub(crate) fn remove(core: &Core, fd: RawFd, direction: Direction) -> bool {
     let Some(watched) = core.fds.watched(fd).filter(|watched| !watched.side(direction).is_empty()) else {
         return false;

@@ -52,8 +52,8 @@ def native_took(loop: LoopState, seconds: float, transport: Any, protocol: Any) 
 
 
 def accepted(server: Any, conn: socket.socket, peer: Any) -> None:
-    """Logs a new connection, in debug mode. The peer's address is None if accept() has returned one of another kind than
-    native code can read, of a Unix socket for example."""
+    """Logs a new connection, in debug mode. The peer's address is None if accept() has returned one of another kind
+    than native code can read, of a Unix socket for example."""
     if peer is None:
         try:
             peer = conn.getpeername()

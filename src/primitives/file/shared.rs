@@ -19,7 +19,7 @@ pub(super) struct SharedFile {
     /// Locked by the one whose turn it is, so nobody waits for the lock. Reads at an offset share a turn, but do not
     /// hold the lock while they wait.
     state: Mutex<Buffered>,
-    /// Who has the turn. A wake-up that its loop does not hear passes it on, also when the file is gone.
+    /// The turn of the operations. A wake-up that its loop does not hear passes it on, also when the file is gone.
     pub(super) turn: Arc<Turn>,
     /// `close` has had its turn. Relaxed: the turn orders the operations.
     pub(super) closed: AtomicBool,

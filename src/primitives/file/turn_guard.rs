@@ -51,7 +51,8 @@ impl TurnGuard {
     }
 }
 
-/// The turn of a job whose result is on its way to the task. It is taken by the task, or else because the loop is closed.
+/// The turn of a job whose result is on its way to the task. The task takes it, or else the wake-up that its closed
+/// loop has not heard.
 #[derive(Clone, Debug)]
 pub(super) struct TurnOfJob(Arc<Mutex<Option<TurnGuard>>>);
 
