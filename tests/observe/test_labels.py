@@ -6,6 +6,7 @@ import copy
 import gc
 import json
 import logging
+import os
 import select
 import sys
 import threading
@@ -16,6 +17,7 @@ from pathlib import Path
 import pytest
 
 import wakeloop
+from tests.support.builds import needs_gil
 from tests.support.window import answer_to, program, send_request
 from wakeloop.asgi import LabelMiddleware
 
@@ -107,6 +109,44 @@ def test_the_sums_are_the_cpu_time_of_the_thread_and_each_route_has_what_it_cost
     assert labels == pytest.approx(costs, rel=0.03)
     assert list(labels) == ["GET /c", "GET /b", "GET /a"]
     assert 0.36 < sum(labels.values()) < loop["cpu_seconds"]
+
+
+@native
+@needs_gil
+def test_what_an_event_does_counts_that_came_before_the_question(tmp_path):
+    os.mkfifo(tmp_path / "fifo")
+    body = (
+        BURN
+        + """
+    async def main():
+        reader = os.open(os.environ["TMPDIR"] + "/fifo", os.O_RDWR | os.O_NONBLOCK)
+        def work():
+            os.read(reader, 1)
+            with wakeloop.label("work"):
+                before = time.thread_time()
+                burn(50)
+                print(time.thread_time() - before)
+        asyncio.get_running_loop().add_reader(reader, work)
+        # The loop waits, and another thread keeps the GIL.
+        await asyncio.to_thread(read_with_gil)
+        await asyncio.sleep(1000)
+
+    def read_with_gil():
+        time.sleep(0.2)     # until the loop waits
+        sys.setswitchinterval(100)
+        libc = ctypes.PyDLL(None)
+        libc.write(1, b"ready\\n", 6)
+        libc.read(0, ctypes.create_string_buffer(100), 100)
+    import ctypes
+    wakeloop.run(main())
+    """.replace("\n    ", "\n")
+    )
+    with program(tmp_path, body) as window:
+        with open(tmp_path / "fifo", "w") as fifo:
+            fifo.write("x")
+        loop, labels = ask(window, 3, during="go on")
+        cost = float(window.process.stdout.readline())
+    assert labels == {"work": pytest.approx(cost, rel=0.03)}
 
 
 @native

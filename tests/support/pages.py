@@ -49,7 +49,7 @@ NEEDS = re.compile(r"<!-- needs: (.*?) -->")
 #: The ports that pages use; any other number is left as it is.
 PORT = re.compile(r"(?<![\d.])(8000|8001|8443|8786|8787|5678|5432|6379|7000|9000)(?!\d)")
 #: Numbers that are others in each run: times, and the numbers of threads and processes.
-MEASURED = re.compile(r"\d+\.\d+|\d{4,}")
+MEASURED = re.compile(r"\d+\.\d+|\d{4,}|(?<=\()\d+(?=\))")
 #: Seconds that a command, or the start of a server, may take on a busy machine.
 PATIENCE = 240
 

@@ -90,6 +90,17 @@ pub(in crate::event_loop) fn turn_ends(core: &Core) {
     enter(core);
 }
 
+/// The loop has waited, and somebody asks. An event may have come before the loop was woken for the question: what the
+/// turn does counts, although the last one has ended without a look.
+#[cold]
+pub(in crate::event_loop) fn wait_ended(core: &Core) {
+    let is_counting = core.instrumentation.is_labelled()
+        && core.probe.registered.entry().labels.change(|_| ()).is_some();
+    if !is_counting {
+        enter(core);
+    }
+}
+
 // -- what runs
 
 /// Switches to what `next` gives. False if nobody asks any more, or this loop has not begun.

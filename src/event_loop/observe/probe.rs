@@ -152,6 +152,9 @@ pub(in crate::event_loop) fn has_gil_again(core: &Core, start: u64, end: u64, ba
     counters.gil_wait.sum.add(waited);
     counters.gil_wait.note(waited);
     meter.set_wait(if has_waited { 0 } else { meter.wait() } + waited);
+    if core.probe.registered.is_asked() {
+        labels::wait_ended(core);
+    }
 }
 
 /// A wait begins with a spin. The function that is returned notes whether the spin has found an event, and how many

@@ -52,7 +52,7 @@ pub(crate) fn begin() -> u64 {
     number
 }
 
-/// Ends the question. Each loop notices it in its next turn with a poll.
+/// Ends the question. Each loop notices it at its next poll.
 pub(crate) fn end() {
     QUESTION.store(0, Relaxed);
 }
