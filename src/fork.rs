@@ -5,10 +5,13 @@
 //! To drop an object there may close or change something that the parent uses.
 //!
 //! - An [`Owned`] value does not exist in a forked child: it is `None`, and it is leaked.
+//! - A [`ForkMutex`] is made anew in a forked child, and what was in it is leaked.
 //! - An [`Owner`] is for an object that a child may use in part, or take over.
 
+use std::cell::UnsafeCell;
 use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The fork count: the number of forks between the first process and this one.
 static FORKS: AtomicU32 = AtomicU32::new(0);
@@ -88,6 +91,35 @@ impl<T> Drop for Owned<T> {
     }
 }
 
+/// A mutex that a forked child makes anew, because another thread of its parent may have had it.
+#[derive(Debug)]
+pub(crate) struct ForkMutex<T>(UnsafeCell<Mutex<T>>);
+
+// SAFETY: all but `renew` use it as a mutex, and the caller of `renew` is the only thread.
+unsafe impl<T: Send> Sync for ForkMutex<T> {}
+
+impl<T> ForkMutex<T> {
+    pub(crate) const fn new(value: T) -> ForkMutex<T> {
+        ForkMutex(UnsafeCell::new(Mutex::new(value)))
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
+        // SAFETY: only `renew` writes the mutex as a whole; see there.
+        let mutex = unsafe { &*self.0.get() };
+        // As `poison`, which is no floor below this one, has it.
+        mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes it anew with this value.
+    ///
+    /// # Safety
+    /// This is a forked child with one thread, and that is not in [`lock`](ForkMutex::lock) and has no guard of it.
+    pub(crate) unsafe fn renew(&self, value: T) {
+        // SAFETY: nobody refers to the mutex, by the caller's promise. The old one is not dropped.
+        unsafe { self.0.get().write(Mutex::new(value)) };
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
@@ -120,6 +152,18 @@ mod tests {
         drop(owned);
         assert!(inherited(value.clone()).into_inner().is_none());
         assert_eq!(Arc::strong_count(&value), 3);
+    }
+
+    #[test]
+    fn a_mutex_that_another_thread_had_is_made_anew() {
+        let value = Arc::new(());
+        let mutex = ForkMutex::new(Some(value.clone()));
+        // As in a child, in which the thread that has the guard does not go on.
+        std::mem::forget(mutex.lock());
+        // SAFETY: this thread has forgotten the guard, and there is no other.
+        unsafe { mutex.renew(None) };
+        assert!(mutex.lock().is_none());
+        assert_eq!(Arc::strong_count(&value), 2);
     }
 
     #[test]

@@ -1,10 +1,12 @@
 //! What callables are called, read from the fields of their objects: no Python code runs, and nothing is allocated.
 
 use std::ffi::CStr;
+use std::sync::atomic::{AtomicIsize, Ordering};
 
 use pyo3::ffi;
 
 use super::object::{Borrowed, Ref};
+use super::shared::{Found, found};
 
 unsafe extern "C" {
     /// Public in C, and not in pyo3.
@@ -20,30 +22,35 @@ impl Ref {
     #[inline(always)]
     pub(crate) fn function_hash(&self) -> Option<u64> {
         // SAFETY: a live object, whose fields are read only if it is a function. CPython lets `__qualname__` be a string
-        // only, `__module__` any object or null.
+        // only, `__module__` any object or null. It replaces the first while no other thread runs, and the second in a
+        // section of the function.
         unsafe {
             if ffi::PyFunction_Check(self.as_ptr()) == 0 {
                 return None;
             }
             let function = self.as_ptr().cast::<ffi::PyFunctionObject>();
-            let module = Borrowed::from_nullable((*function).func_module);
-            let of_module = module.and_then(|module| module.text_hash()).unwrap_or_default();
-            Some(hash_of((*function).func_qualname).rotate_left(1) ^ of_module)
+            Some(self.hold(|| {
+                let module = Borrowed::from_nullable((*function).func_module);
+                let of_module = module.and_then(|module| module.text_hash()).unwrap_or_default();
+                hash_of((*function).func_qualname).rotate_left(1) ^ of_module
+            }))
         }
     }
 
     /// The `__qualname__` and the `__module__` of an instance of exactly `function`.
     #[cold]
-    pub(crate) fn function_names(&self) -> Option<(Borrowed<'_>, Borrowed<'_>)> {
+    pub(crate) fn function_names(&self) -> Option<(Found<'_>, Found<'_>)> {
         // SAFETY: a live object, whose fields are read only if it is a function. Its name and its module are objects
-        // for as long as it lives, or null. Only other code that runs could replace them.
+        // for as long as it lives, or null. Only other code that runs could replace them, as above.
         unsafe {
             if ffi::PyFunction_Check(self.as_ptr()) == 0 {
                 return None;
             }
             let function = self.as_ptr().cast::<ffi::PyFunctionObject>();
-            let module = Borrowed::from_nullable((*function).func_module).unwrap_or(Borrowed::none());
-            Some((Borrowed::from_nullable((*function).func_qualname)?, module))
+            self.hold(|| {
+                let module = Borrowed::from_nullable((*function).func_module).unwrap_or(Borrowed::none());
+                Some((found(Borrowed::from_nullable((*function).func_qualname)?), found(module)))
+            })
         }
     }
 
@@ -118,9 +125,12 @@ impl Ref {
 /// A live string, which may be of a subclass.
 #[inline(always)]
 unsafe fn hash_of(text: *mut ffi::PyObject) -> u64 {
-    // SAFETY: the caller's promise. A hash of -1 was not computed yet; then the function of `str` does that.
+    // SAFETY: the caller's promise. A hash of -1 was not computed yet; then the function of `str` does that. The
+    // interpreter uses the field as an atomic, too.
     unsafe {
-        let known = (*text.cast::<ffi::PyASCIIObject>()).hash;
+        let place = &raw mut (*text.cast::<ffi::PyASCIIObject>()).hash;
+        // Relaxed: it stands for itself.
+        let known = AtomicIsize::from_ptr(place).load(Ordering::Relaxed);
         if known == -1 { compute_hash(text) } else { known as u64 }
     }
 }

@@ -10,7 +10,37 @@ use std::ffi::{c_int, c_uint};
 use pyo3::ffi;
 
 use super::error::Raised;
-use super::object::Ref;
+use super::object::{Borrowed, Ref};
+
+cfg_select! {
+    Py_GIL_DISABLED => {
+        /// What a field of an object refers to. Another thread may replace it, so it is owned.
+        #[derive(Debug)]
+        pub(crate) struct Found<'a>(Ref, std::marker::PhantomData<&'a Ref>);
+
+        impl std::ops::Deref for Found<'_> {
+            type Target = Ref;
+
+            fn deref(&self) -> &Ref {
+                &self.0
+            }
+        }
+
+        #[inline(always)]
+        pub(crate) fn found(object: Borrowed<'_>) -> Found<'_> {
+            Found(object.to_owned(), std::marker::PhantomData)
+        }
+    }
+    _ => {
+        /// What a field of an object refers to. It is valid until other code runs.
+        pub(crate) type Found<'a> = Borrowed<'a>;
+
+        #[inline(always)]
+        pub(crate) fn found(object: Borrowed<'_>) -> Found<'_> {
+            object
+        }
+    }
+}
 
 /// `dict[name]`, or `None` if there is no such key or the lookup has failed; then an error is set.
 ///

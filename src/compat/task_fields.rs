@@ -3,11 +3,14 @@
 //! The public methods cost hundreds of instructions, and `get_name` is a method that a subclass may override. The layout
 //! of these objects is private to CPython. So [`init`] looks for the fields in sample objects, of which it knows what
 //! they refer to. A field that was not found, or that may be one of two, is not read.
+//!
+//! Without a GIL a task is looked at in its own critical section, in which `_asyncio` replaces what it refers to. The
+//! other fields are read as CPython's own functions read them, without a lock; the task of a step never changes.
 
 use pyo3::ffi;
 
 use crate::capi::once::Once;
-use crate::capi::section::FREE_THREADED;
+use crate::capi::shared::{Found, found};
 use crate::capi::{Borrowed, Ref};
 
 /// Where the fields are, in bytes.
@@ -44,10 +47,6 @@ pub(crate) struct Sample {
 
 /// Looks for the fields. Without them, tasks have no names in recordings.
 pub(crate) fn init(sample: Sample) -> bool {
-    if FREE_THREADED {
-        // Another thread could replace and free what a field refers to while it is read.
-        return false;
-    }
     let Sample { step, task, name, coroutine, qualname, partial, function } = sample;
     if LAYOUT.get().is_some() {
         return true;
@@ -125,20 +124,22 @@ pub(crate) fn is_task(object: &Ref) -> bool {
 /// # Safety
 /// [`is_task`] is true of the object, or it comes from [`task_of_step`].
 #[inline(always)]
-pub(crate) unsafe fn name_and_coroutine(task: &Ref) -> Option<(Borrowed<'_>, Borrowed<'_>)> {
+pub(crate) unsafe fn name_and_coroutine(task: &Ref) -> Option<(Found<'_>, Found<'_>)> {
     let layout = LAYOUT.get()?;
-    // SAFETY: a subclass has the fields at the same places. `_asyncio` makes steps only for its own tasks.
-    unsafe { Some((read(task, layout.task_name)?, read(task, layout.task_coroutine)?)) }
+    task.hold(|| {
+        // SAFETY: a subclass has the fields at the same places. `_asyncio` makes steps only for its own tasks.
+        unsafe { Some((found(read(task, layout.task_name)?), found(read(task, layout.task_coroutine)?))) }
+    })
 }
 
 /// The `__qualname__` of a coroutine of an `async def` function.
 #[inline(always)]
-pub(crate) fn coroutine_name(coroutine: &Ref) -> Option<Borrowed<'_>> {
+pub(crate) fn coroutine_name(coroutine: &Ref) -> Option<Found<'_>> {
     let layout = LAYOUT.get()?;
     // SAFETY: an instance of exactly the class in which the field was found.
     unsafe {
         if coroutine.kind() == &raw mut ffi::PyCoro_Type {
-            read(coroutine, layout.coroutine_name)
+            read(coroutine, layout.coroutine_name).map(found)
         } else {
             None
         }
@@ -146,11 +147,11 @@ pub(crate) fn coroutine_name(coroutine: &Ref) -> Option<Borrowed<'_>> {
 }
 
 /// The function of a `functools.partial` of exactly that class.
-pub(crate) fn function_of_partial(object: &Ref) -> Option<Borrowed<'_>> {
+pub(crate) fn function_of_partial(object: &Ref) -> Option<Found<'_>> {
     let layout = LAYOUT.get()?;
     if !object.is_exactly(&layout.partial_class) {
         return None;
     }
     // SAFETY: an instance of exactly the class in which the field was found.
-    unsafe { read(object, layout.partial_function) }
+    unsafe { read(object, layout.partial_function).map(found) }
 }

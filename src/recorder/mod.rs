@@ -16,8 +16,8 @@
 //! Invariants:
 //! - Recording an event blocks nobody: no lock, no allocation, no system call. A name that is new takes a lock, and
 //!   if another thread has it, the event goes without its name.
-//! - A ring has one writer at a time. All loops share one ring, because their threads hold the GIL when they write;
-//!   each worker of the runtime has its own.
+//! - A ring has one writer at a time. All loops share one ring, because their threads hold the GIL when they write.
+//!   Without a GIL each has its own for as long as it lives. Each worker of the runtime has its own.
 //! - Any thread may read a ring while it is written. It gets the events that were not overwritten meanwhile.
 //! - With no recording, a writer loads one flag.
 

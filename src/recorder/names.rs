@@ -92,29 +92,33 @@ impl Names {
     #[inline(never)]
     fn find(&self, key: u64, make: impl FnOnce() -> Name) -> u64 {
         // A thread that reads the names holds the lock: the loop does not wait for it.
-        let found = self.try_tables().map(|tables| tables.numbers.get(&key).copied());
-        let number = match found {
-            Some(Some(number)) => Some(number),
-            Some(None) => {
-                // Made without the lock, because this may take some time.
-                let name = make();
-                self.try_tables().map(|mut tables| {
-                    if tables.new.names.len() == MOST {
-                        self.begin_table(&mut tables);
-                    }
-                    let kept = tables.forgotten.len().saturating_sub(2);
-                    tables.forgotten.truncate(kept);
-                    let number = tables.new.next();
-                    tables.new.names.push(Arc::new(name));
-                    tables.numbers.insert(key, number);
-                    number
-                })
-            }
-            None => None,
+        let known = |tables: &Tables| {
+            let number = tables.numbers.get(&key).copied()?;
+            // With the lock: when a table is full, no thread puts an old number back that was taken out of the cache.
+            self.place(key).store(key & !NUMBER | number, Relaxed);
+            Some(number)
         };
-        let Some(number) = number else { return UNNAMED };
-        self.place(key).store(key & !NUMBER | number, Relaxed);
-        number
+        match self.try_tables().map(|tables| known(&tables)) {
+            Some(Some(number)) => return number,
+            Some(None) => {}
+            None => return UNNAMED,
+        }
+        // Made without the lock, because this may take some time.
+        let name = make();
+        let Some(mut tables) = self.try_tables() else { return UNNAMED };
+        // Another loop may have made it meanwhile, if there is no GIL.
+        if let Some(number) = known(&tables) {
+            return number;
+        }
+        if tables.new.names.len() == MOST {
+            self.begin_table(&mut tables);
+        }
+        let kept = tables.forgotten.len().saturating_sub(2);
+        tables.forgotten.truncate(kept);
+        let number = tables.new.next();
+        tables.new.names.push(Arc::new(name));
+        tables.numbers.insert(key, number);
+        known(&tables).unwrap_or(number)
     }
 
     fn begin_table(&self, tables: &mut Tables) {

@@ -1,6 +1,6 @@
 //! Writes what a recording holds in Chrome's Trace Event Format (the JSON object form), which Perfetto opens.
 //!
-//! There is a track for each thread with a loop, for each worker of the runtime, and for the GIL. A track has slices
+//! There is a track for each thread with a loop, for each worker of the runtime, and for the GIL, if there is one. A track has slices
 //! (`ph: "X"`), which are inside of each other or apart, and instants (`ph: "i"`). Times are microseconds of
 //! `CLOCK_MONOTONIC`, as of `loop.time()`.
 
@@ -35,6 +35,8 @@ pub(crate) struct Snapshot {
     pub(crate) end: u64,
     /// The events of all loops, in the order in which they were written.
     pub(crate) loops: Vec<Event>,
+    /// Have all loops written to one ring, each when it had the GIL?
+    pub(crate) one_ring: bool,
     /// The threads of the loops, indexed by track.
     pub(crate) threads: Vec<u64>,
     pub(crate) names: HashMap<u64, Arc<Name>>,
@@ -78,7 +80,9 @@ impl Snapshot {
             let events = self.loops.iter().filter(|event| event.track() == track as u64);
             LoopTrack::new(&mut writer, *thread).write(events);
         }
-        writer.write_gil();
+        if self.one_ring {
+            writer.write_gil();
+        }
         for worker in &self.workers {
             writer.write_worker(worker);
         }
@@ -111,7 +115,9 @@ impl Writer<'_> {
             let name = process.threads.get(thread).map_or("", String::as_str);
             self.thread(*thread, place as u64, &format!("event loop {name}"));
         }
-        self.thread(GIL, 1 << 10, "GIL");
+        if self.snapshot.one_ring {
+            self.thread(GIL, 1 << 10, "GIL");
+        }
         for worker in &self.snapshot.workers {
             self.thread(worker.thread, 1 << 11, &format!("runtime {}", worker.name));
         }
@@ -496,6 +502,7 @@ mod tests {
         Snapshot {
             scale: Scale::between(moment(0), moment(1000)),
             end: 1000,
+            one_ring: true,
             loops: events
                 .iter()
                 .map(|&(ticks, kind, track, number)| event(ticks, kind, track, number))

@@ -9,7 +9,6 @@ use pyo3::prelude::*;
 use super::answer::{Answer, Content};
 use super::period::{self, OneAtATime};
 use super::python;
-use crate::capi::section::FREE_THREADED;
 use crate::clock::monotonic_nanos;
 use crate::event_loop::observe::recording::{PyRecording, refresh_all};
 use crate::recorder::recording::{self, Recording};
@@ -67,9 +66,6 @@ pub(super) async fn get(given: Option<&str>) -> Answer {
         Ok(seconds) => seconds,
         Err(answer) => return answer,
     };
-    if FREE_THREADED {
-        return Answer::line(503, "there is no recorder on a free-threaded build of Python");
-    }
     let Some(_let_in) = TRACED.enter() else { return Answer::line(503, "another trace is being recorded") };
     let traced = match Traced::of_program() {
         Some(traced) => traced,

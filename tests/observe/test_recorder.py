@@ -8,11 +8,10 @@ import pytest
 import wakeloop
 from wakeloop import _core
 
-from tests.support.builds import needs_recorder
 from tests.support.recorder import Truth, recorded, recorder_stops, trace_path  # noqa: F401
 from tests.support.trace import Trace
 
-pytestmark = [pytest.mark.native, needs_recorder]
+pytestmark = pytest.mark.native
 
 
 def test_without_a_recorder_nothing_is_recorded(loop, path):

@@ -12,11 +12,10 @@ import threading
 import pytest
 import wakeloop
 
-from tests.support.builds import needs_recorder
 from tests.support.recorder import recorder_stops, trace_path  # noqa: F401
 from tests.support.trace import Trace
 
-pytestmark = [pytest.mark.native, needs_recorder]
+pytestmark = pytest.mark.native
 
 
 def test_a_recorder_without_a_path_writes_only_where_it_is_told(path):

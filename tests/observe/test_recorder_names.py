@@ -9,10 +9,9 @@ import threading
 import pytest
 import wakeloop
 
-from tests.support.builds import needs_recorder
 from tests.support.recorder import Truth, record, recorded, recorder_stops, trace_path  # noqa: F401
 
-pytestmark = [pytest.mark.native, needs_recorder]
+pytestmark = pytest.mark.native
 
 HOSTILE = [
     'quote " backslash \\',

@@ -5,12 +5,11 @@ import signal
 
 import pytest
 
-from tests.support.builds import needs_recorder
 from tests.support.recorder import recorder_stops, wait_for  # noqa: F401
 from tests.support.script import run_script, start_script
 from tests.support.trace import Trace
 
-pytestmark = [pytest.mark.native, needs_recorder]
+pytestmark = pytest.mark.native
 
 #: Runs a loop, with a callback that has this name.
 LOOP = """

@@ -10,11 +10,11 @@ import weakref
 import pytest
 import wakeloop
 
-from tests.support.builds import needs_recorder
+from tests.support.builds import needs_ordered_collector
 from tests.support.recorder import recorder_stops, trace_path  # noqa: F401
 from tests.support.script import run_script
 
-pytestmark = [pytest.mark.native, needs_recorder]
+pytestmark = pytest.mark.native
 
 
 def life_and_death(loop):
@@ -64,6 +64,7 @@ def life_and_death(loop):
     return order
 
 
+@needs_ordered_collector
 def test_recording_changes_neither_lives_nor_deaths(loop_factory, path):
     orders = []
     for recording in (False, True):

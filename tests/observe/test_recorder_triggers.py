@@ -9,11 +9,10 @@ import time
 import pytest
 import wakeloop
 
-from tests.support.builds import needs_recorder
 from tests.support.recorder import recorded, recorder_stops, trace_path, wait_for  # noqa: F401
 from tests.support.trace import Trace
 
-pytestmark = [pytest.mark.native, needs_recorder]
+pytestmark = pytest.mark.native
 
 
 def test_a_trace_is_saved_from_another_thread_while_the_loop_is_busy(run, path):

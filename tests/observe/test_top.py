@@ -18,7 +18,6 @@ import time
 
 import pytest
 
-from tests.support.builds import needs_recorder
 from tests.support.script import start_script
 
 pytestmark = [
@@ -355,7 +354,6 @@ def children_of(pid):
         return list(map(int, file.read().split()))
 
 
-@needs_recorder
 def test_a_trace_is_written_to_a_file(tmp_path):
     with started(BLOCKED) as (process, _):
         line = [sys.executable, "-m", "wakeloop", "trace", str(process.pid), "--seconds", "0.1", "--output", tmp_path / "t.json"]

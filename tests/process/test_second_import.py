@@ -2,7 +2,6 @@
 
 import pytest
 
-from tests.support.builds import needs_recorder
 from tests.support.script import run_script
 
 pytestmark = pytest.mark.native
@@ -71,7 +70,6 @@ with asyncio.Runner(loop_factory=second.new_event_loop) as runner:
     assert check(body, tmp_path) == "b'first'\nb'second'\n" * 6
 
 
-@needs_recorder
 def test_the_state_of_the_process_is_shared(tmp_path):
     body = """
 recorder = wakeloop.record()
@@ -116,7 +114,6 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
     assert check(body, tmp_path) == "7\n"
 
 
-@needs_recorder
 def test_a_recorder_that_the_environment_asks_for_is_started_once(tmp_path, monkeypatch):
     monkeypatch.setenv("WAKELOOP_RECORD", str(tmp_path / "trace.json"))
     body = """

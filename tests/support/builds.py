@@ -8,7 +8,6 @@ import pytest
 FREE_THREADED = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
 
 needs_gil = pytest.mark.skipif(FREE_THREADED, reason="a free-threaded build of Python has no GIL")
-needs_recorder = pytest.mark.skipif(FREE_THREADED, reason="there is no recorder on a free-threaded build of Python")
 needs_reader_feed = pytest.mark.skipif(
     FREE_THREADED, reason="asyncio's own readers are fed by Python code on a free-threaded build"
 )

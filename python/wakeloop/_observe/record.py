@@ -27,7 +27,7 @@ _SMALLEST = 1024
 #: Slow turns cause a trace at most once in so many seconds.
 _SLOW_TURNS_EVERY = 10.0
 
-#: The recorder that runs. Only one can, because all loops of the process write to its ring.
+#: The recorder that runs. Only one can, because all loops of the process write to it.
 _running: Recorder | None = None
 #: The recorder that the environment asks for was started in this process.
 _obeyed = False
@@ -46,11 +46,12 @@ def record(
     exit; a trace that is there is replaced. Choose a directory to which other users cannot write. In it, ``%p`` stands
     for the process's number, and ``%n`` for that of the trace, from 1 on. Without a path, only save() writes. size is the
     memory for events in bytes, 16 for each; it is rounded down to a power of two. Each worker thread of the runtime has a
-    quarter of it besides, from its first event on. signal is a signal at which the trace is written too, and slow_turns
+    quarter of it besides, from its first event on. On a free-threaded build each loop has so much. signal is a signal at which the trace is written too, and slow_turns
     says to write it after a turn that was longer than the loop's slow_turn_duration, at most every ten seconds; both need
     a path, and both write from a thread of their own.
 
-    Recording works for all loops of the process, those that run already included. In a forked child the recorder goes on,
+    Recording works for all loops of the process, those that run already included: on a free-threaded build, those of
+    other threads from their next wait on. In a forked child the recorder goes on,
     empty, and keeps its path only if that has ``%p``.
 
     Raises RuntimeError if a recorder runs already, OSError if the trace could not be written now, for example because the
@@ -278,7 +279,7 @@ def start_if_asked() -> None:
             f"WAKELOOP_RECORD is {os.fsdecode(path)!r}; it can be the path of a file: {error.strerror}"
         ) from None
     except RuntimeError as error:
-        # There is no recorder on a free-threaded build. The program runs without it.
+        # Another thread has started one meanwhile.
         base_events.logger.error("WAKELOOP_RECORD: %s", error)
     _obeyed = True
 

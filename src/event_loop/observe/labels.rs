@@ -90,12 +90,10 @@ pub(in crate::event_loop) fn turn_ends(core: &Core) {
     enter(core);
 }
 
-/// The loop has waited, and somebody asks. An event may have come before the loop was woken for the question: what the
-/// turn does counts, although the last one has ended without a look.
-#[cold]
+/// The loop has waited, and somebody may have asked meanwhile.
 pub(in crate::event_loop) fn wait_ended(core: &Core) {
-    let is_counting = core.instrumentation.is_labelled()
-        && core.probe.registered.entry().labels.change(|_| ()).is_some();
+    let is_counting =
+        core.instrumentation.is_labelled() && core.probe.registered.entry().labels.change(|_| ()).is_some();
     if !is_counting {
         enter(core);
     }

@@ -7,6 +7,7 @@ use std::ffi::CStr;
 
 use super::super::handle::layout::Handle;
 use crate::capi::callable::c_hash;
+use crate::capi::shared::found;
 use crate::capi::{Borrowed, Ref};
 use crate::compat::task_fields::{
     coroutine_name, function_of_partial, is_task, name_and_coroutine, task_of_step,
@@ -20,7 +21,7 @@ const PARTIALS: usize = 8;
 #[inline(always)]
 pub(in crate::event_loop) fn of_subject(names: &Names, subject: &Ref) -> Option<u64> {
     match Handle::from_object(subject) {
-        Some(handle) => handle.borrowed_callback().map(|callback| of_callable(names, &callback)),
+        Some(handle) => handle.borrowed_callback().map(|callback| of_callable(names, &found(callback))),
         None => Some(of_callable(names, subject)),
     }
 }

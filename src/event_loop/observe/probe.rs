@@ -75,10 +75,18 @@ pub(in crate::event_loop) fn turn_ends(core: &Core, now: u64) -> Result<(), Fata
 /// Somebody who has no GIL has asked for something.
 #[cold]
 fn answer(core: &Core) -> Result<(), Fatal> {
+    recording::asked(core);
     if core.probe.registered.is_asked_for(Asked::Labels) {
         labels::turn_ends(core);
     }
     if core.probe.registered.is_asked_for(Asked::Gauges) { gauges::count(core) } else { Ok(()) }
+}
+
+/// An event may have come before the loop was woken for a question, so the turn that begins may do much. It counts.
+#[cold]
+fn asked_while_it_waited(core: &Core) {
+    recording::asked(core);
+    labels::wait_ended(core);
 }
 
 /// A turn begins its work: the poll is over.
@@ -153,7 +161,7 @@ pub(in crate::event_loop) fn has_gil_again(core: &Core, start: u64, end: u64, ba
     counters.gil_wait.note(waited);
     meter.set_wait(if has_waited { 0 } else { meter.wait() } + waited);
     if core.probe.registered.is_asked() {
-        labels::wait_ended(core);
+        asked_while_it_waited(core);
     }
 }
 

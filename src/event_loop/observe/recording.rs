@@ -1,7 +1,8 @@
 //! The flight recorder: starts and stops it, tells the loops, and names what they run.
 //!
 //! A recording that is started tells the loops that run, here, because they do not look for one while they run. Other
-//! loops look when they begin to run, and loops that Python code steps look in each turn.
+//! loops look when they begin to run, and loops that Python code steps look in each turn. Without a GIL only the loop of
+//! this thread is told so; the others are asked, and take notice when they next wait.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -9,50 +10,50 @@ use std::io::{self, Write};
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsRawFd, FromRawFd, RawFd};
 use std::ptr::NonNull;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 
 use pyo3::exceptions::{PyMemoryError, PyRuntimeError};
 use pyo3::prelude::*;
 
 use super::super::core::Core;
+use super::super::core::probe::registry::{Asked, Registered};
 use super::naming;
 use crate::capi::error::{exception, raise_os_error};
-use crate::capi::section::FREE_THREADED;
+use crate::capi::section::{self, FREE_THREADED};
 use crate::capi::{Borrowed, Fallible, Fatal, Ref};
 use crate::compat::task_fields::{self, Sample};
-use crate::poison::unpoisoned;
+use crate::fork::ForkMutex;
 use crate::recorder::event::{Kind, duration};
 use crate::recorder::recording::{self, Recording, Refused};
 use crate::recorder::thread::thread_number;
 use crate::recorder::trace::Process;
 
 /// A loop that runs, and the thread in which it does.
+#[derive(Clone, Copy)]
 struct Running {
     core: NonNull<Core>,
     thread: u64,
+    entry: &'static Registered,
 }
 
-// SAFETY: the core is used only with the GIL held; without a GIL, not at all.
+// SAFETY: the core is used only with the GIL held; without a GIL, only by the thread that runs the loop.
 unsafe impl Send for Running {}
 
 /// The loops that run.
-static RUNNING: Mutex<Vec<Running>> = Mutex::new(Vec::new());
-
-fn running() -> MutexGuard<'static, Vec<Running>> {
-    unpoisoned(RUNNING.lock())
-}
+static RUNNING: ForkMutex<Vec<Running>> = ForkMutex::new(Vec::new());
 
 /// The loop begins to run, in this thread. [`leave`] ends this.
 pub(in crate::event_loop) fn enter(core: &Core) {
     let thread = thread_number();
-    running().push(Running { core: NonNull::from(core), thread });
+    let entry = core.probe.registered.entry();
+    RUNNING.lock().push(Running { core: NonNull::from(core), thread, entry });
     refresh(core, thread);
 }
 
 /// The loop stops running.
 pub(in crate::event_loop) fn leave(core: &Core) {
     core.probe.recorder.note(Kind::Leave, 0);
-    running().retain(|running| running.core != NonNull::from(core));
+    RUNNING.lock().retain(|running| running.core != NonNull::from(core));
 }
 
 /// Takes notice of a recording that was started or stopped.
@@ -60,16 +61,33 @@ pub(in crate::event_loop) fn refresh(core: &Core, thread: u64) {
     core.instrumentation.set_recorded(core.probe.recorder.refresh(thread));
 }
 
-/// Tells the loops that run of a recording that was started or stopped. Needs the GIL.
+/// Tells the loops that run of a recording that was started or stopped. The thread is attached.
 pub(crate) fn refresh_all() {
-    if FREE_THREADED {
-        // There is no recording, and the other loops' cores belong to their threads.
-        return;
+    let here = thread_number();
+    let running = RUNNING.lock().clone();
+    for Running { core, thread, entry } in running {
+        if FREE_THREADED && thread != here {
+            entry.ask(Asked::Recording);
+            continue;
+        }
+        // SAFETY: a loop that runs lives, and is removed from the list before its run ends. With the GIL held, no run
+        // ends meanwhile, and no borrow of the core's state lasts while another thread has the GIL. Without a GIL it is
+        // the loop of this thread, in a section of the loop.
+        unsafe {
+            let core = core.as_ref();
+            section::hold(core.object(), || refresh(core, thread));
+        }
     }
-    for Running { core, thread } in &*running() {
-        // SAFETY: a loop that runs lives, and is removed here before its run ends. The GIL is held, and no borrow of
-        // the core's state lasts while another thread has it.
-        refresh(unsafe { core.as_ref() }, *thread);
+}
+
+/// The loop has waited, or is about to, and was asked to look.
+#[cold]
+pub(in crate::event_loop) fn asked(core: &Core) {
+    let registered = &core.probe.registered;
+    if registered.is_asked_for(Asked::Recording) {
+        // Before the look: the next recording asks again.
+        registered.answered(Asked::Recording);
+        refresh(core, thread_number());
     }
 }
 
@@ -141,13 +159,8 @@ impl PyRecording {
     /// Starts a recording. One that `gives_way` ends when another is started.
     #[new]
     fn new(size: usize, gives_way: bool) -> PyResult<PyRecording> {
-        if FREE_THREADED {
-            // The loops share one ring, which has one writer at a time, and read fields of tasks and functions.
-            return Err(exception::<PyRuntimeError>(
-                "there is no recorder on a free-threaded build of Python",
-            ));
-        }
-        let started = recording::start(size, gives_way);
+        // With a GIL the loops of all threads write one at a time.
+        let started = recording::start(size, gives_way, !FREE_THREADED);
         refresh_all();
         match started {
             Ok(recording) => Ok(PyRecording { recording }),
@@ -236,6 +249,11 @@ impl Patient<'_> {
 /// In a forked child: it begins without a recording.
 pub(crate) fn forked() {
     recording::forked();
+    if FREE_THREADED {
+        // What another thread was doing with the list is unknown. A loop that ran in the parent runs no more here.
+        // SAFETY: the child has one thread, and that is not in a function of this file, because it forks.
+        unsafe { RUNNING.renew(Vec::new()) };
+    }
     refresh_all();
 }
 

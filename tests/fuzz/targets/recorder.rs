@@ -75,6 +75,7 @@ pub(crate) fn run(mut input: Input<'_>) {
         scale,
         end,
         loops,
+        one_ring: true,
         threads: (1..=LOOPS).collect(),
         names,
         workers: vec![Track { thread: 10, name: text(&mut input), events: worker }],

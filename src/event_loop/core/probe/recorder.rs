@@ -3,28 +3,43 @@
 use std::cell::{Cell, RefCell};
 use std::os::fd::RawFd;
 use std::ptr::null;
+use std::rc::Rc;
 use std::sync::Arc;
 
+use crate::capi::section::FREE_THREADED;
 use crate::recorder::clock::Clock;
 use crate::recorder::event::{Event, Kind, Origin, transfer};
-use crate::recorder::recording::{Recording, current, generation};
+use crate::recorder::recording::{LoopRing, Recording, current, generation};
 
 #[derive(Debug)]
 pub(crate) struct LoopRecorder {
-    /// The recording, or null. Without one, this is all that is looked at.
-    recording: Cell<*const Recording>,
+    /// What is written to, or null. Without a recording, this is all that is looked at.
+    destination: Cell<*const Destination>,
     /// Keeps it alive.
-    owner: RefCell<Option<Arc<Recording>>>,
+    owner: RefCell<Option<Rc<Destination>>>,
     generation: Cell<u32>,
     origin: Cell<Origin>,
     /// The number of the turn of the last event, as far as it matters for turns without a poll.
     turn: Cell<u64>,
 }
 
+/// A recording, and the loop's ring in it.
+#[derive(Debug)]
+struct Destination {
+    recording: Arc<Recording>,
+    ring: Arc<LoopRing>,
+}
+
+impl Drop for Destination {
+    fn drop(&mut self) {
+        self.ring.give_back();
+    }
+}
+
 impl Default for LoopRecorder {
     fn default() -> LoopRecorder {
         LoopRecorder {
-            recording: Cell::new(null()),
+            destination: Cell::new(null()),
             owner: RefCell::default(),
             generation: Cell::new(0),
             origin: Cell::default(),
@@ -36,7 +51,7 @@ impl Default for LoopRecorder {
 impl LoopRecorder {
     #[inline(always)]
     pub(crate) fn is_on(&self) -> bool {
-        !self.recording.get().is_null()
+        !self.destination.get().is_null()
     }
 
     /// Takes notice of a recording that was started or stopped. `thread` is the one that runs the loop, by the system's
@@ -45,11 +60,15 @@ impl LoopRecorder {
         let generation = generation();
         if self.generation.replace(generation) != generation {
             let recording = current().filter(|recording| recording.generation == generation);
-            self.recording.set(recording.as_ref().map_or(null(), Arc::as_ptr));
-            drop(self.owner.replace(recording));
+            let destination = recording.and_then(|recording| {
+                let ring = recording.loop_ring()?;
+                Some(Rc::new(Destination { recording, ring }))
+            });
+            self.destination.set(destination.as_ref().map_or(null(), Rc::as_ptr));
+            drop(self.owner.replace(destination));
         }
-        if let Some(recording) = &*self.owner.borrow() {
-            self.origin.set(recording.origin(thread));
+        if let Some(destination) = &*self.owner.borrow() {
+            self.origin.set(destination.recording.origin(thread));
         }
         self.is_on()
     }
@@ -107,30 +126,39 @@ impl LoopRecorder {
     /// code.
     #[inline(always)]
     pub(crate) fn write(&self, kind: Kind, number: impl FnOnce(&Recording) -> Option<u64>) {
-        // SAFETY: null, or the recording that `owner` keeps alive. Only `refresh` replaces both, with the GIL held, and
-        // nothing below releases the GIL.
-        let Some(recording) = (unsafe { self.recording.get().as_ref() }) else { return };
-        let Some(number) = number(recording) else { return };
-        if recording.clock == Clock::Counter {
-            self.push(recording, Clock::Counter, kind, number);
+        if self.destination.get().is_null() {
+            return;
+        }
+        // Without a GIL, `number` may wait for a lock, and another thread may be in the loop's section meanwhile.
+        let _kept = if FREE_THREADED { self.owner.borrow().clone() } else { None };
+        // SAFETY: not null, so it is the destination that `owner` keeps alive. Only `refresh` replaces both: with the GIL
+        // held, and nothing below releases it; without a GIL in the loop's section, and there is another owner above.
+        let destination = unsafe { &*self.destination.get() };
+        let Some(number) = number(&destination.recording) else { return };
+        if FREE_THREADED && !destination.recording.is_active() {
+            // The loop takes notice of the end when it next waits.
+            return;
+        }
+        if destination.recording.clock == Clock::Counter {
+            self.push(destination, Clock::Counter, kind, number);
         } else {
-            self.push_slowly(recording, kind, number);
+            self.push_slowly(destination, kind, number);
         }
     }
 
     #[inline(always)]
-    fn push(&self, recording: &Recording, clock: Clock, kind: Kind, number: u64) {
+    fn push(&self, destination: &Destination, clock: Clock, kind: Kind, number: u64) {
         let origin = self.origin.get();
         if origin.begins_turn() {
             self.origin.set(origin.without_turn());
         }
-        recording.loops.push(Event::new(clock.now(), kind, origin, number));
+        destination.ring.ring.push(Event::new(clock.now(), kind, origin, number));
     }
 
     /// Out of line, so that the other way is without a call.
     #[cold]
     #[inline(never)]
-    fn push_slowly(&self, recording: &Recording, kind: Kind, number: u64) {
-        self.push(recording, recording.clock, kind, number);
+    fn push_slowly(&self, destination: &Destination, kind: Kind, number: u64) {
+        self.push(destination, destination.recording.clock, kind, number);
     }
 }

@@ -102,6 +102,8 @@ pub(crate) enum Asked {
     Gauges = 1,
     /// The processor time shall be split by label. The loop keeps this until nobody asks any more.
     Labels = 2,
+    /// A recording was started or stopped.
+    Recording = 4,
 }
 
 /// The last callbacks that took long.
