@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import textwrap
+import time
 
 from .loops import PRELUDE
 
@@ -76,3 +77,46 @@ def program(folder, body, *, admin="1", options=(), **environment):
         if process.stdin.closed:
             process.stdin = None
         process.communicate()
+
+
+def until(test, what):
+    """Calls `what` until the test is true of the result."""
+    end = time.monotonic() + 20
+    while not test(found := what()):
+        assert time.monotonic() < end, found
+        time.sleep(0.005)
+    return found
+
+
+def go_on(window):
+    window.process.stdin.write("\n")
+    window.process.stdin.flush()
+
+
+def line_of(source, words):
+    [found] = [number for number, line in enumerate(source.splitlines(), 1) if words in line]
+    return found
+
+
+@contextlib.contextmanager
+def workers(folder):
+    """Two programs that have the same TCP address, and its port."""
+    first = """
+    window = wakeloop.admin("127.0.0.1:0", limit="100ms")
+    async def main():
+        print("ready")
+        print(window.addresses[1].rsplit(":", 1)[1])
+        await asyncio.Event().wait()
+    wakeloop.run(main())
+    """
+    second = """
+    async def main():
+        print("ready")
+        await asyncio.to_thread(sys.stdin.readline)
+        time.sleep(1000)
+    wakeloop.run(main())
+    """
+    with program(folder, first, admin=None) as one:
+        port = int(one.process.stdout.readline())
+        with program(folder, second, admin=f"127.0.0.1:{port}", WAKELOOP_ADMIN_LIMIT="100ms") as two:
+            yield one, two, lambda target: get(socket.create_connection(("127.0.0.1", port)), target)
