@@ -341,6 +341,12 @@ SECOND_CHANCES = {
             while tries < 10 and not check():
                 tries += 1
     """,
+    "results that are looked at one by one": """
+        def test_x():
+            medians = [measure()]
+            while len(medians) < 20 and medians[-1] >= 0.0009:
+                medians.append(measure())
+    """,
     "a marker": """
         @pytest.mark.flaky(reruns=3)
         def test_x():

@@ -4,7 +4,7 @@ A test that passes at the second attempt hides a fault that shows itself now and
 
 - a `for` loop over a fixed number of rounds, or over a list of constants, that a `break` or `return` leaves early;
 - `any(... for _ in range(N))`, and Rust's `(0..N).any(...)`;
-- a `while` loop whose condition counts attempts, tries or retries;
+- a `while` loop whose condition counts attempts, tries or retries, or counts results and looks at the last one;
 - a marker that runs a failed test again.
 
 A loop that waits for something is written as `while not condition:`, and ends by the time limit of its test. What must
@@ -63,7 +63,10 @@ def is_attempts(node: ast.AST) -> bool:
         case ast.For(target, rounds, body) | ast.AsyncFor(target, rounds, body):
             return is_fixed(target, rounds) and ends_early(body, False)
         case ast.While(test):
-            return any(isinstance(part, ast.Compare) and COUNTED.search(ast.unparse(part)) for part in ast.walk(test))
+            compared = [ast.unparse(part) for part in ast.walk(test) if isinstance(part, ast.Compare)]
+            counted = re.findall(r"\blen\((\w+)\) < \d+", " ".join(compared))
+            looked_at = any(f"{name}[-1]" in text for name in counted for text in compared)
+            return looked_at or any(COUNTED.search(text) for text in compared)
         case ast.Call(ast.Name("any"), [ast.GeneratorExp(_, [ast.comprehension(target, rounds)])]):
             return is_fixed(target, rounds)
         case ast.Attribute(ast.Attribute(_, "mark"), marker):
