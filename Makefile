@@ -29,7 +29,7 @@ CAN_EMBED = $(PY) -c 'import sys, pathlib, sysconfig as s; v = s.get_config_var;
 	sys.exit(not (v("Py_ENABLE_SHARED") and (pathlib.Path(v("LIBDIR")) / v("LDLIBRARY")).exists()))'
 
 .DEFAULT_GOAL := help
-.PHONY: help tools environment build requirements demo docs guides every-guide test test-rust test-rust-with-python test-python test-loop test-others conformance-quick measure nightly nightly-report loom mutants mutants-python shuttle miri sanitize sanitize-threads other-systems debug-python debug-tests bench-echo conformance conformance-modes conformance-3.14 conformance-matrix conformance-summed ecosystem extension lint check-free-threaded types soak stress-loops stress-loops-sanitized fuzz fuzz-coverage determinism testing-peers bench bench-3.14 bench-3.15 bench-quick results bench-instructions bench-shares bench-fastapi bench-workers bench-primitives bench-files bench-queues bench-bulk bench-runtime wheels wheels-macos check-wheels sdist check-sdist check-arm64 licenses deny workflows address release-check clean
+.PHONY: help tools environment build requirements demo docs guides every-guide test test-rust test-rust-with-python test-python test-loop test-others conformance-quick measure nightly nightly-report loom mutants mutants-python shuttle miri sanitize sanitize-threads other-systems debug-python debug-tests bench-echo conformance conformance-modes conformance-3.14 conformance-matrix conformance-summed ecosystem extension lint check-free-threaded types soak stress-loops stress-loops-sanitized fuzz fuzz-coverage determinism testing-peers bench bench-3.14 bench-3.15 bench-quick results bench-instructions bench-shares bench-fastapi bench-workers bench-primitives bench-files bench-queues bench-bulk bench-window bench-runtime wheels wheels-macos check-wheels sdist check-sdist check-arm64 licenses deny workflows address release-check clean
 
 help: ## lists the main targets
 	@awk -F ':.*## ' '/^[a-z0-9.-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -395,6 +395,9 @@ bench-primitives: $(MADE)-extension $(MADE)-bench #- compares wakeloop's primiti
 
 bench-queues: $(MADE)-extension $(MADE)-bench #- compares wakeloop.Queue with janus and culsans
 	$(PY) benchmarks/queues.py
+
+bench-window: $(MADE)-extension $(MADE)-bench $(MADE)-test #- how soon the window answers while Python cannot, beside other health routes
+	$(PY) benchmarks/window.py
 
 bench-bulk: $(MADE)-extension $(MADE)-bench #- compares one sender of much data on every loop, and on a server that calls writev
 	$(PY) benchmarks/bulk.py

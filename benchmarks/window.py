@@ -87,13 +87,12 @@ def serve_window(situation: str) -> None:
         if situation != "the interpreter ends":
             await asyncio.sleep(LONG)
 
-    with wakeloop.admin("127.0.0.1:0", limit=0.05) as window:
-        print(window.addresses[-1].rpartition(":")[2], flush=True)
-        wakeloop.run(main())
-        if situation == "the interpreter ends":
-            # At its end it waits for a thread that is no daemon.
-            threading.Thread(target=time.sleep, args=(LONG,)).start()
-            sys.exit()
+    # It stays open until the process ends.
+    window = wakeloop.admin("127.0.0.1:0", limit=0.05)
+    print(window.addresses[-1].rpartition(":")[2], flush=True)
+    wakeloop.run(main())
+    # At its end the interpreter waits for a thread that is no daemon.
+    threading.Thread(target=time.sleep, args=(LONG,)).start()
 
 
 def serve_rival(name: str, situation: str, port: int) -> list[str]:
