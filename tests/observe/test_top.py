@@ -237,7 +237,7 @@ def test_wrong_arguments_are_explained(arguments):
 class Terminal:
     """A terminal of 80 by 24 characters, with the program in it."""
 
-    def __init__(self, *line):
+    def __init__(self, *line, own_session=True):
         pyte = pytest.importorskip("pyte")
         self.screen = pyte.Screen(80, 24)
         self.stream = pyte.ByteStream(self.screen)
@@ -247,7 +247,13 @@ class Terminal:
         for name in ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR"):
             environment.pop(name, None)
         self.process = subprocess.Popen(
-            line, stdin=slave, stdout=slave, stderr=slave, env=environment, start_new_session=True
+            line,
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            env=environment,
+            start_new_session=own_session,
+            process_group=None if own_session else 0,
         )
         os.close(slave)
         os.set_blocking(self.master, False)
@@ -269,9 +275,9 @@ class Terminal:
 
 
 @contextlib.contextmanager
-def terminal(*arguments):
+def terminal(*arguments, **options):
     pytest.importorskip("rich")
-    opened = Terminal(sys.executable, "-m", "wakeloop", "top", *map(str, arguments))
+    opened = Terminal(sys.executable, "-m", "wakeloop", "top", *map(str, arguments), **options)
     try:
         yield opened
     finally:
@@ -309,6 +315,29 @@ def test_a_signal_that_ends_the_screen_leaves_the_terminal_as_it_was(number):
         # The other screen is left, and the cursor is shown.
         assert b"\x1b[?1049l" in written and b"\x1b[?25h" in written
         assert termios.tcgetattr(shown.master)[3] & (termios.ICANON | termios.ECHO) == termios.ICANON | termios.ECHO
+
+
+def test_a_screen_that_is_stopped_gives_the_terminal_back_until_it_goes_on():
+    # Nobody could let a process go on that leads a session, so the system does not stop it.
+    with started(BLOCKED) as (process, _), terminal(process.pid, "--interval", 0.2, own_session=False) as shown:
+        for _ in range(2):
+            shown.until("blocked")
+            assert not termios.tcgetattr(shown.master)[3] & termios.ICANON
+            shown.process.send_signal(signal.SIGTSTP)
+            _, status = os.waitpid(shown.process.pid, os.WUNTRACED)
+            assert os.WIFSTOPPED(status)
+            written = b""
+            with contextlib.suppress(BlockingIOError):
+                while more := os.read(shown.master, 65536):
+                    written += more
+            assert b"\x1b[?1049l" in written and b"\x1b[?25h" in written
+            echoes = termios.ICANON | termios.ECHO
+            assert termios.tcgetattr(shown.master)[3] & echoes == echoes
+            shown.screen.reset()
+            shown.process.send_signal(signal.SIGCONT)
+        shown.until("blocked")
+        os.write(shown.master, b"q")
+        assert shown.process.wait(10) == 0
 
 
 def test_the_workers_of_a_master_are_shown_and_q_ends_the_screen():

@@ -12,13 +12,14 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from ..metrics import Histogram, LoopMetrics, SlowCallback
 from . import client
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+    from rich.live import Live
 
 #: Slow tasks are shown for so many seconds.
 RECENT = 30.0
@@ -316,10 +317,11 @@ def _live(readings: Readings, interval: float) -> None:
         raise ImportError(NEEDS_RICH) from error
     with (
         _signals_end_the_block(),
-        _keys() as ends_within,
+        _Keys() as keys,
         Live(Text("reading …"), screen=True, auto_refresh=False) as live,
+        _stops_outside(live, keys),
     ):
-        while not ends_within(interval):
+        while not keys.end_within(interval):
             pairs = readings.next()
             if readings.is_empty:
                 return
@@ -350,24 +352,34 @@ def _signals_end_the_block() -> Iterator[None]:
             os.kill(os.getpid(), received[0])
 
 
-@contextlib.contextmanager
-def _keys() -> Iterator[Callable[[float], bool]]:
-    """Gives a function that waits, and returns whether `q` was pressed meanwhile."""
-    if not sys.stdin.isatty():
+class _Keys:
+    """The keys that are pressed, without their echo. Without a terminal there are none."""
 
-        def never(seconds: float) -> bool:
+    def __init__(self) -> None:
+        self._before: list[Any] | None = None
+
+    def __enter__(self) -> Self:
+        if sys.stdin.isatty():
+            import termios
+            import tty
+
+            self._before = termios.tcgetattr(sys.stdin.fileno())
+            tty.setcbreak(sys.stdin.fileno())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._before is not None:
+            import termios
+
+            termios.tcsetattr(sys.stdin.fileno(), termios.TCSADRAIN, self._before)
+            self._before = None
+
+    def end_within(self, seconds: float) -> bool:
+        """Waits, and returns whether `q` was pressed meanwhile."""
+        if self._before is None:
             time.sleep(seconds)
             return False
-
-        yield never
-        return
-    import termios
-    import tty
-
-    fd = sys.stdin.fileno()
-    before = termios.tcgetattr(fd)
-
-    def ends_within(seconds: float) -> bool:
+        fd = sys.stdin.fileno()
         end = time.monotonic() + seconds
         while select.select([fd], [], [], max(0.0, end - time.monotonic()))[0]:
             key = os.read(fd, 1)
@@ -375,8 +387,26 @@ def _keys() -> Iterator[Callable[[float], bool]]:
                 return True
         return False
 
-    tty.setcbreak(fd)
+
+@contextlib.contextmanager
+def _stops_outside(live: Live, keys: _Keys) -> Iterator[None]:
+    """Gives the terminal back while Ctrl-Z has stopped the process."""
+
+    def stop(number: int, _frame: FrameType | None) -> None:
+        live.stop()
+        keys.__exit__()
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+        # It goes on.
+        signal.signal(number, stop)
+        keys.__enter__()
+        live.start(refresh=True)
+
+    is_default = signal.getsignal(signal.SIGTSTP) == signal.SIG_DFL
+    if is_default:
+        signal.signal(signal.SIGTSTP, stop)
     try:
-        yield ends_within
+        yield
     finally:
-        termios.tcsetattr(fd, termios.TCSADRAIN, before)
+        if is_default:
+            signal.signal(signal.SIGTSTP, signal.SIG_DFL)
