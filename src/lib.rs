@@ -48,7 +48,6 @@
 
 #[cfg_attr(not(feature = "python"), allow(dead_code, reason = "a runtime without Python reads fewer clocks"))]
 mod clock;
-#[cfg(any(feature = "python", test))]
 #[cfg_attr(not(feature = "python"), allow(dead_code, reason = "nobody counts forks there"))]
 mod fork;
 mod framing;
