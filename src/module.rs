@@ -232,6 +232,8 @@ pub(crate) fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(window::_metric_families, module)?)?;
     module.add("_label", labels::variable()?.bind(py))?;
     module.add_function(wrap_pyfunction!(labels::_label_changed, module)?)?;
+    module.add_function(wrap_pyfunction!(labels::_counts_labels, module)?)?;
+    module.add_function(wrap_pyfunction!(labels::_run_labelled, module)?)?;
     module.add_class::<recording::PyRecording>()?;
     module.add_function(wrap_pyfunction!(recording::learn_task_fields, module)?)?;
     module.add_function(wrap_pyfunction!(_forked, module)?)?;

@@ -922,6 +922,12 @@ _label: contextvars.ContextVar[str | None]
 def _label_changed() -> None:
     """The label of the current context has changed. Called by `wakeloop.label`."""
 
+def _counts_labels() -> bool:
+    """Does somebody ask for labels? Then a job is passed to an executor with its label."""
+
+def _run_labelled(label: str | None, func: Callable[..., _T], /, *args: object) -> _T:
+    """Calls func(*args), a job of an executor, for which the label counts."""
+
 # -- the flight recorder ------------------------------------------------------------------------------------
 
 @final

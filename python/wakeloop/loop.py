@@ -11,13 +11,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import functools
 import selectors
 import socket
 import sys
 import threading
 import time
 import weakref
-from typing import TYPE_CHECKING, Any, Callable, Coroutine, Self, TypeVar, TypeVarTuple, Unpack
+from typing import TYPE_CHECKING, Any, Callable, Coroutine, Self, TypeVar, TypeVarTuple, Unpack, cast
 
 from . import _core, _lazy
 from ._asyncio import BaseEventLoop, BaseTransport, base_events, compat, constants, events, selector_events
@@ -586,6 +587,8 @@ class EventLoop(LoopState):
     ) -> asyncio.Future[_T]:
         """Call func(*args) in an executor, None for the default one; see asyncio.loop.run_in_executor."""
         used = self._default_executor if executor is None else executor
+        if _core._counts_labels() and not self._debug and is_pythons(used):
+            func = cast(Any, functools.partial(_core._run_labelled, _core._label.get(None), func))
         if (
             used is None
             or self._debug

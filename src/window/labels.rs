@@ -58,6 +58,11 @@ pub(super) async fn get(given: Option<&str>) -> Answer {
                 write(object, sums.as_ref());
             });
         });
+        let jobs = labels::take_jobs(question.number).into_iter().map(close).reduce(|mut all, job| {
+            all.add(&job);
+            all
+        });
+        page.object("jobs", |object| write_labels(object, jobs.as_ref()));
         let spent = |number: &u64, now: u64| now.saturating_sub(earlier.get(number).copied().unwrap_or(0));
         let mut others: Vec<_> = threads.iter().map(|(number, now)| (spent(number, *now), *number)).collect();
         others.retain(|(nanos, _)| *nanos != 0);
@@ -101,8 +106,14 @@ fn close(mut sums: LabelSums) -> LabelSums {
 fn write(object: &mut Object<'_>, sums: Option<&LabelSums>) {
     let of = |sum: fn(&LabelSums) -> u64| sums.map_or(0, sum);
     object.seconds("measured_seconds", of(|sums| sums.measured));
-    object.seconds("cpu_seconds", of(LabelSums::all));
     object.seconds("loop_seconds", of(LabelSums::of_loop));
+    write_labels(object, sums);
+}
+
+/// What is known of a loop and of jobs.
+fn write_labels(object: &mut Object<'_>, sums: Option<&LabelSums>) {
+    let of = |sum: fn(&LabelSums) -> u64| sums.map_or(0, sum);
+    object.seconds("cpu_seconds", of(LabelSums::all));
     object.seconds("unlabelled_seconds", of(LabelSums::unlabelled));
     object.seconds("other_seconds", of(LabelSums::other));
     object.list("labels", sums.map(LabelSums::labels).unwrap_or_default(), |out, (label, nanos)| {

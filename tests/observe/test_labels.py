@@ -39,14 +39,8 @@ def spent(pid):
 
 def ask(window, seconds, during=None):
     """Asks for labels, and sends a line to the program while it is asked, if there is one."""
-    question = begin(window, seconds)
+    question = begin(window, seconds) if during is None else asked(window, seconds)
     if during is not None:
-        # The next one is refused while the question is asked.
-        while window.get("/labels?seconds=0.01")[0] != 503:
-            if select.select([question], [], [], 0)[0]:
-                # It was refused itself, because it came during the look.
-                question.close()
-                question = begin(window, seconds)
         print(during, file=window.process.stdin, flush=True)
     status, text = answer_to(question)
     while status == 503 and during is None:
@@ -55,8 +49,19 @@ def ask(window, seconds, during=None):
     assert status == 200, text
     answer = json.loads(text)
     [loop] = answer["loops"]
-    loop["other_threads"] = answer["other_threads"]
+    loop["other_threads"], loop["jobs"] = answer["other_threads"], answer["jobs"]
     return loop, {each["label"]: each["seconds"] for each in loop["labels"]}
+
+
+def asked(window, seconds):
+    """A question that is surely asked: the next one is refused."""
+    question = begin(window, seconds)
+    while window.get("/labels?seconds=0.01")[0] != 503:
+        if select.select([question], [], [], 0)[0]:
+            # It was refused itself, because it came during the look.
+            question.close()
+            question = begin(window, seconds)
+    return question
 
 
 def begin(window, seconds):
@@ -181,6 +186,88 @@ def test_the_cpu_time_of_other_threads_is_beside_that_of_the_loops(tmp_path):
     assert [each["cpu_seconds"] for each in threads.values()] == sorted(
         (each["cpu_seconds"] for each in threads.values()), reverse=True
     )
+
+
+@native
+def test_blocking_jobs_count_for_the_label_of_who_has_submitted_them(tmp_path):
+    body = (
+        BURN
+        + """
+    def job(name=None):
+        with wakeloop.label(name) if name else contextlib.nullcontext():
+            burn(20)
+        burn(10)
+
+    async def main():
+        loop = asyncio.get_running_loop()
+        print("ready")
+        await asyncio.to_thread(sys.stdin.readline)
+        for _ in range(2):
+            with wakeloop.label("thread"):
+                await asyncio.to_thread(job)
+            with wakeloop.label("executor"):
+                await loop.run_in_executor(None, job)
+            with wakeloop.label("pool"):
+                await wakeloop.spawn_blocking(job)
+            await asyncio.to_thread(job, "own")
+            with wakeloop.label("both"):
+                await asyncio.gather(asyncio.to_thread(job), asyncio.to_thread(job))
+        with wakeloop.label("goes on"):
+            await asyncio.to_thread(goes_on)
+
+    def goes_on():
+        burn(50)
+        time.sleep(1000)
+    import contextlib
+    wakeloop.run(main())
+    """.replace("\n    ", "\n")
+    )
+    with program(tmp_path, body) as window:
+        loop, labels = ask(window, 5, during="go on")
+    jobs = loop["jobs"]
+    found = {each["label"]: each["seconds"] for each in jobs["labels"]}
+    wanted = {"thread": 0.06, "executor": 0.06, "pool": 0.06, "own": 0.04, "both": 0.12, "goes on": 0.05}
+    assert found == pytest.approx(wanted, rel=0.1)
+    assert jobs["unlabelled_seconds"] == pytest.approx(0.02, rel=0.3)
+    assert jobs["cpu_seconds"] == pytest.approx(sum(found.values()) + jobs["unlabelled_seconds"])
+    # The loop waits meanwhile.
+    assert sum(labels.values()) < 0.05
+
+
+@native
+def test_jobs_end_as_without_a_question(tmp_path):
+    body = """
+    def job(*args, **kwargs):
+        if not args:
+            raise ValueError("no arguments")
+        return args, kwargs
+
+    async def main():
+        loop = asyncio.get_running_loop()
+        print("ready")
+        await asyncio.to_thread(sys.stdin.readline)
+        print(await asyncio.to_thread(job, 1, key=2), await loop.run_in_executor(None, job, 3))
+        for fails in loop.run_in_executor(None, job), loop.run_in_executor(None, 5), asyncio.to_thread(job):
+            try:
+                await fails
+            except Exception as error:
+                print(type(error).__name__, error, traceback.extract_tb(error.__traceback__)[-1].name)
+        print("end")
+        await asyncio.sleep(1000)
+    import traceback
+    wakeloop.run(main())
+    """
+    with program(tmp_path, body) as window:
+        with asked(window, 60) as question:
+            print("go on", file=window.process.stdin, flush=True)
+            said = list(iter(window.process.stdout.readline, "end\n"))
+            assert not select.select([question], [], [], 0)[0]
+    assert said == [
+        "((1,), {'key': 2}) ((3,), {})\n",
+        "ValueError no arguments job\n",
+        "TypeError 'int' object is not callable run\n",
+        "ValueError no arguments job\n",
+    ]
 
 
 @native

@@ -19,7 +19,8 @@ _variable = _core._label
 class label:
     """A context manager that labels what the block does: ``with wakeloop.label("GET /users"):``.
 
-    ``/labels`` of the window (:func:`admin`) splits the CPU time of the loops by these labels. The label is a context
+    ``/labels`` of the window (:func:`admin`) splits the CPU time of the loops, and of their blocking jobs, by these
+    labels. The label is a context
     variable: it holds across ``await``, and for the tasks and callbacks that the block starts. A label inside of
     another one takes its place until its block ends; None stands for no label. Choose names of which there are few: a
     loop counts a thousand of them, and further ones together, and of each the first 200 characters are kept.
@@ -28,7 +29,7 @@ class label:
     early ends so: close it with ``contextlib.aclosing``.
 
     Raises TypeError if the name is neither a string nor None, and RuntimeError if the same object is entered twice. In
-    a thread without a loop it does nothing else than set the variable.
+    a thread without a loop or a job it does nothing else than set the variable.
     """
 
     __module__ = "wakeloop"

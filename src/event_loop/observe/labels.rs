@@ -4,6 +4,8 @@
 //! A question asks the loops as one for gauges does, and the loop looks at it where it looks for that. It then sees its
 //! entries by the flag for all that sees them. So there is nothing to look at while nobody asks.
 //!
+//! A job of an executor, or of the blocking pool, counts for the label of who has submitted it, from its beginning on.
+//!
 //! The clock is read where another label begins: before an entry, by the value of the variable in the entry's context,
 //! and where the program enters or leaves a label. What the loop does between two entries counts for the first.
 
@@ -11,8 +13,9 @@ use std::cell::Cell;
 
 use pyo3::ffi;
 use pyo3::prelude::*;
+use pyo3::types::PyTuple;
 
-use super::super::core::probe::labels::{LOOP, LabelSums, Labels, Moment, UNLABELLED, question};
+use super::super::core::probe::labels::{JobSums, LOOP, LabelSums, Labels, Moment, UNLABELLED, question};
 use super::super::core::probe::registry::Asked;
 use super::super::core::{Core, Entry};
 use crate::capi::once::Once;
@@ -25,7 +28,7 @@ use crate::recorder::thread::thread_number;
 static VARIABLE: Once<Ref> = Once::new();
 
 thread_local! {
-    /// The sums of the loop that runs in this thread, while somebody asks.
+    /// The sums of the loop or the job that runs in this thread, while somebody asks.
     static CURRENT: Cell<Option<&'static Labels>> = const { Cell::new(None) };
 }
 
@@ -136,6 +139,60 @@ pub(in crate::event_loop) fn event(core: &Core) {
     switch_to(&core.probe.registered.entry().labels, None);
 }
 
+// -- jobs
+
+/// A job that runs in this thread, and is counted.
+struct CountedJob(&'static JobSums);
+
+impl CountedJob {
+    #[cold]
+    fn begin(label: Option<Ref>) -> CountedJob {
+        let job = CountedJob(JobSums::take());
+        job.0.labels.begin(thread_number(), moment());
+        switch_to(&job.0.labels, label.as_ref());
+        job
+    }
+}
+
+impl Drop for CountedJob {
+    fn drop(&mut self) {
+        CURRENT.set(None);
+        self.0.labels.change(|sums| sums.pause(moment()));
+        self.0.give_back();
+    }
+}
+
+/// Runs a job of the blocking pool, or of an executor. While somebody asks, its processor time counts for the label in
+/// the current context. A job in a loop's thread counts as what the loop does.
+pub(crate) fn run_job<R>(run: impl FnOnce() -> R) -> R {
+    let is_counted = question() != 0 && CURRENT.get().is_none();
+    let _counted = is_counted.then(|| CountedJob::begin(label_now()));
+    run()
+}
+
+fn label_now() -> Option<Ref> {
+    VARIABLE.get().and_then(crate::capi::recycle::context::value_now)
+}
+
+/// Does somebody ask for labels? Then a job is passed to an executor with its label.
+#[pyfunction]
+pub(crate) fn _counts_labels() -> bool {
+    question() != 0
+}
+
+/// Calls func(*args), a job of an executor, for which the label counts.
+#[pyfunction]
+#[pyo3(signature = (label, func, /, *args))]
+pub(crate) fn _run_labelled(
+    label: Bound<'_, PyAny>,
+    func: Bound<'_, PyAny>,
+    args: Bound<'_, PyTuple>,
+) -> PyResult<Py<PyAny>> {
+    let is_counted = question() != 0 && CURRENT.get().is_none();
+    let _counted = is_counted.then(|| CountedJob::begin(Some(Ref::from(label))));
+    func.call1(args).map(Bound::unbind)
+}
+
 /// The label of the current context has changed. Called by `wakeloop.label`.
 #[pyfunction]
 pub(crate) fn _label_changed() {
@@ -143,7 +200,7 @@ pub(crate) fn _label_changed() {
         return;
     }
     if let Some(labels) = CURRENT.get() {
-        let label = VARIABLE.get().and_then(crate::capi::recycle::context::value_now);
+        let label = label_now();
         switch_to(labels, label.as_ref());
     }
 }

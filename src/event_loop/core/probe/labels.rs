@@ -6,6 +6,7 @@
 //!   the clock of the loop's thread for what runs then, so it waits for nobody.
 //! - Nobody waits for the lock: it may stay locked in a forked child. A switch that does not get it is left out, so its
 //!   time counts for what ran before.
+//! - A job in a thread without a loop has sums of its own while it runs ([`JobSums`]), which the next one uses after it.
 //! - No Python code runs under the lock, and no Python object is kept.
 //! - To read the clock of a thread takes a system call. What the loop itself does contains its waits, so the clock is
 //!   read at its end. What runs then does not wait: less than [`SHORT`] counts as it passes, without that call. Where
@@ -13,9 +14,11 @@
 //!   stays right.
 
 use std::collections::HashMap;
-use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Mutex, MutexGuard, TryLockError};
+
+use crate::fork::ForkMutex;
 
 /// How many labels a loop has at most. Further ones are counted together.
 const MOST: usize = 1_000;
@@ -55,6 +58,56 @@ pub(crate) fn begin() -> u64 {
 /// Ends the question. Each loop notices it at its next poll.
 pub(crate) fn end() {
     QUESTION.store(0, Relaxed);
+}
+
+/// In a forked child nobody asks, and the jobs of the parent's threads do not run.
+pub(crate) fn forked() {
+    end();
+    // SAFETY: the child has one thread, and that is not in a function of this file, because it forks.
+    unsafe { JOBS.renew(Vec::new()) };
+}
+
+/// As many as jobs have run at a time while somebody asked. Never freed.
+static JOBS: ForkMutex<Vec<&'static JobSums>> = ForkMutex::new(Vec::new());
+
+/// The sums of the jobs that run in threads without a loop, one after the other.
+#[derive(Debug, Default)]
+pub(crate) struct JobSums {
+    pub(crate) labels: Labels,
+    taken: AtomicBool,
+}
+
+impl JobSums {
+    /// Sums that no other job uses, until they are given back.
+    pub(crate) fn take() -> &'static JobSums {
+        let mut jobs = JOBS.lock();
+        // Ordering: Acquire pairs with the Release in `give_back`: this job goes on after the last one.
+        if let Some(free) = jobs.iter().find(|job| !job.taken.swap(true, Acquire)) {
+            return free;
+        }
+        let made: &'static JobSums =
+            Box::leak(Box::new(JobSums { taken: AtomicBool::new(true), ..JobSums::default() }));
+        jobs.push(made);
+        made
+    }
+
+    /// The job has ended. Its sums stay until the question ends.
+    pub(crate) fn give_back(&self) {
+        // Ordering: Release pairs with the Acquire in `take`.
+        self.taken.store(false, Release);
+    }
+}
+
+/// Takes the sums of jobs for a question that has ended.
+pub(crate) fn take_jobs(question: u64) -> Vec<LabelSums> {
+    let jobs = JOBS.lock().clone();
+    let take = |job: &JobSums| {
+        let mut sums = job.labels.take(question)?;
+        // There is no loop: that is what it took to begin to count.
+        sums.times[UNLABELLED] += std::mem::take(&mut sums.times[LOOP]);
+        Some(sums)
+    };
+    jobs.into_iter().filter_map(take).collect()
 }
 
 /// The sums of a loop, or none.
@@ -224,6 +277,21 @@ impl LabelSums {
         number
     }
 
+    /// Adds what others have counted for the same question.
+    pub(crate) fn add(&mut self, other: &LabelSums) {
+        (0..FIRST).for_each(|place| self.times[place] += other.times[place]);
+        for (name, time) in other.names.iter().zip(&other.times[FIRST..]) {
+            match self.names.iter().position(|known| known == name) {
+                Some(place) => self.times[FIRST + place] += time,
+                None => {
+                    self.names.push(name.clone());
+                    self.times.push(*time);
+                }
+            }
+        }
+        self.measured += other.measured;
+    }
+
     // -- the sums, in nanoseconds
 
     pub(crate) fn all(&self) -> u64 {
@@ -304,6 +372,33 @@ mod tests {
         }
         assert_eq!(sums.number(u64::MAX, || Some("more".to_owned())), OTHER);
         assert_eq!(sums.labels()[0].0.chars().count(), LONGEST);
+    }
+
+    #[test]
+    fn sums_are_added_by_label() {
+        let of = |names: &[&str]| {
+            let mut sums = LabelSums::new(1);
+            sums.begin(7, at(0));
+            for (place, name) in (1..).zip(names) {
+                let number = sums.number(name.len() as u64, || Some((*name).to_owned()));
+                sums.switch(number, || 2 * SHORT * place, || place);
+            }
+            sums.pause(at(100));
+            sums
+        };
+        let mut sums = of(&["one", "four"]);
+        sums.add(&of(&["four", "seven"]));
+        assert_eq!(sums.labels(), [("four", 98 + 1), ("seven", 98), ("one", 1)]);
+        assert_eq!((sums.of_loop(), sums.all(), sums.measured), (2, 200, 400));
+    }
+
+    #[test]
+    fn jobs_that_run_at_a_time_have_sums_of_their_own() {
+        let (one, other) = (JobSums::take(), JobSums::take());
+        assert!(!std::ptr::eq(one, other));
+        other.give_back();
+        assert!(std::ptr::eq(JobSums::take(), other));
+        [one, other].into_iter().for_each(JobSums::give_back);
     }
 
     #[test]

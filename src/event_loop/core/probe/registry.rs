@@ -195,7 +195,7 @@ pub(crate) fn is_watched() -> bool {
 pub(crate) fn forked() {
     TAKING.store(false, Relaxed);
     WATCHERS.store(0, Relaxed);
-    labels::end();
+    labels::forked();
     FIRST.store(null_mut(), Relaxed);
 }
 
