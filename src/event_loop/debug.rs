@@ -47,12 +47,13 @@ fn now(core: &Core) -> Result<f64, Fatal> {
     core.now().map_err(|Raised| Fatal)
 }
 
-/// Calls `function` of `wakeloop._support` with the time since `before`. It logs a line if that was long.
+/// Calls `function` of `wakeloop._support` with the time since `before`. It logs a line if that was long. As in asyncio,
+/// its error leaves run_forever, for example that of a limit which is no number.
 fn log_duration(core: &Core, function: &str, before: f64, what: &[Borrowed<'_>]) -> Result<(), Fatal> {
     let seconds = now(core)? - before;
     // If memory has run out, nothing is logged.
     let Some(seconds) = unless_raised(float(seconds)) else { return Ok(()) };
     let arguments: Vec<_> =
         [core.borrow(), seconds.borrow()].into_iter().chain(what.iter().copied()).collect();
-    core.support(function, &arguments)
+    core.support_or_leave(function, &arguments)
 }

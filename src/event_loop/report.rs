@@ -76,6 +76,12 @@ impl Core {
         call_reporter(self.borrow(), function, arguments).or_else(|raised| self.unraisable(raised))
     }
 
+    /// Calls a function of `wakeloop._support`. Its errors leave run_forever.
+    #[cold]
+    pub(crate) fn support_or_leave(&self, function: &str, arguments: &[Borrowed<'_>]) -> Result<(), Fatal> {
+        call_reporter(self.borrow(), function, arguments).map_err(|Raised| Fatal)
+    }
+
     /// Calls a function of `wakeloop._support` that reports `exception`. As in asyncio, `exception` is the one being
     /// handled during the call, and an error of the function leaves run_forever: some loop classes override
     /// `call_exception_handler` with a method that raises, for example in tests.

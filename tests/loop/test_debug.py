@@ -122,6 +122,38 @@ def test_a_slow_method_of_a_protocol_is_logged(run, loop_name, tls, asyncio_log,
     assert slow and all(line.endswith(" seconds") for line in slow)
 
 
+@pytest.mark.parametrize("limit", [None, "long"])
+def test_a_limit_for_slow_callbacks_that_is_no_number_is_an_error_of_run_forever(debug, limit):
+    seen = []
+    debug.slow_callback_duration = limit
+    debug.call_soon(seen.append, 1)
+    debug.call_soon(seen.append, 2)
+    debug.call_later(0.1, debug.stop)
+    with pytest.raises(TypeError, match="not supported between instances of 'float' and "):
+        debug.run_forever()
+    assert seen == [1] and not debug.is_running()
+    debug.slow_callback_duration = 60
+    run_once(debug)
+    assert seen == [1, 2]
+
+
+def test_an_error_of_the_line_about_a_slow_callback_leaves_run_forever(debug, asyncio_log):
+    class Nameless:
+        def __call__(self):
+            pass
+
+        def __repr__(self):
+            raise ZeroDivisionError
+
+    debug.slow_callback_duration = 0
+    debug.call_soon(Nameless())
+    debug.call_soon(debug.stop)
+    with pytest.raises(ZeroDivisionError):
+        debug.run_forever()
+    debug.slow_callback_duration = 60
+    run_once(debug)
+
+
 def test_a_fast_callback_is_not_logged(debug, asyncio_log):
     debug.call_soon(callback)
     run_once(debug)
