@@ -15,5 +15,8 @@ pub(crate) const READUNTIL_TAKES_TUPLES: bool = cfg!(Py_3_13);
 /// they only count them.
 pub(crate) const SERVER_LISTS_CLIENTS: bool = cfg!(Py_3_13);
 
+/// Since 3.13 `epoll.register` warns of a bool in place of a descriptor.
+pub(crate) const WARNS_OF_BOOL_AS_DESCRIPTOR: bool = cfg!(Py_3_13);
+
 /// Since 3.14 (and 3.13.3) `create_task` passes every keyword on to the task, so `eager_start` too.
 pub(crate) const CREATE_TASK_TAKES_EAGER_START: bool = cfg!(Py_3_14);

@@ -29,10 +29,12 @@ use crate::capi::call::guard;
 use crate::capi::error::{exception, raise_os_error};
 use crate::capi::fallible::{list, py_tuple, try_list};
 use crate::capi::imports::imports;
+use crate::capi::inspect::boolean;
 use crate::capi::recycle::context::context_for;
 use crate::capi::section;
 use crate::capi::{Arguments, Fallible, Fatal, Raised, Ref, This};
 use crate::clock::monotonic_nanos;
+use crate::compat::version::WARNS_OF_BOOL_AS_DESCRIPTOR;
 
 /// The native half of wakeloop.EventLoop.
 #[pyclass(module = "wakeloop._core", name = "EventLoop", subclass, frozen)]
@@ -578,6 +580,9 @@ pub(super) fn add_watch(
     let &[file, callback, ref rest @ ..] = arguments.rest(0) else { return Err(Raised) };
     core.check_usable()?;
     let fd = descriptor(&file.bind(core.py()))?;
+    if WARNS_OF_BOOL_AS_DESCRIPTOR && [true, false].iter().any(|&value| file.is(&boolean(value))) {
+        call_support(core.py(), "bool_as_descriptor", &[])?;
+    }
     let file = file.saturating_int().is_none().then(|| file.to_owned());
     let context = context_for(context)?;
     let parts =

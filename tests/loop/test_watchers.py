@@ -3,6 +3,7 @@
 import asyncio
 import os
 import socket
+import sys
 import time
 import weakref
 
@@ -223,6 +224,35 @@ def test_an_object_that_is_not_a_descriptor_is_refused(loop):
     with pytest.raises(ValueError):
         loop.add_reader(closed, print)
     run_once(loop)
+
+
+@pytest.mark.skipif(sys.version_info < (3, 13), reason="CPython warns since 3.13")
+@pytest.mark.parametrize("method", ["add_reader", "add_writer"])
+def test_a_bool_as_a_descriptor_is_warned_of(loop_name, method):
+    body = f"""
+        import socket, warnings, os
+        near, far = socket.socketpair()
+        os.dup2(near.fileno(), 0)
+        loop = new_loop()
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            loop.{method}(0, print)
+            loop.{method.replace("add", "remove")}(0)
+            print(len(caught))
+            loop.{method}(False, print)
+            print([(warning.category.__name__, str(warning.message)) for warning in caught])
+            loop.{method.replace("add", "remove")}(False)
+            warnings.simplefilter("error")
+            try:
+                loop.{method}(False, print)
+            except RuntimeWarning as warning:
+                print(warning)
+        print(loop.{method.replace("add", "remove")}(0))
+        loop.close()
+    """
+    outcome = run_script(loop_name, body)
+    text = "bool is used as a file descriptor"
+    assert outcome.out.splitlines() == ["0", str([("RuntimeWarning", text)]), text, "False"] and not outcome.err, outcome
 
 
 def test_a_descriptor_that_cannot_be_polled_is_an_error_of_the_system(loop, tmp_path):

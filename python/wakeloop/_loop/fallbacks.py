@@ -9,6 +9,7 @@ import collections
 import socket
 import threading
 import types
+import warnings
 from typing import Any
 
 from .. import _core
@@ -52,6 +53,11 @@ def default_loop() -> Any:
     if hasattr(events, "_get_event_loop"):
         return events._get_event_loop()
     return events.get_event_loop()
+
+
+def bool_as_descriptor() -> None:
+    """Warns of a bool that the program passes as a descriptor, as CPython does since 3.13."""
+    warnings.warn("bool is used as a file descriptor", RuntimeWarning, stacklevel=2)
 
 
 def check_socket(loop: LoopState, sock: socket.socket) -> None:
