@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import errno
 import gc
+import linecache
 import os
 import re
 import socket
@@ -533,6 +534,49 @@ def test_a_transport_dropped_unclosed_warns(loop_factory):
         gc.collect()
     sock.close()
     peer.close()
+
+
+KINDS = ["stream", "datagram", "read pipe", "write pipe"]
+
+
+async def left_open(kind):
+    """Returns a transport of a kind, and the other end of it."""
+    ours, theirs = socket.socketpair(type=socket.SOCK_DGRAM if kind == "datagram" else socket.SOCK_STREAM)
+    make = {"stream": connected, "datagram": bound, "read pipe": read, "write pipe": written}[kind]
+    transport, _ = await make(ours)
+    await asyncio.sleep(0)
+    return transport, theirs
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_warning_of_an_unclosed_transport_is_at_the_place_of_asyncios(loop_factory, kind):
+    """Filters name the module: `ignore::ResourceWarning:asyncio.selector_events`."""
+    module = asyncio.unix_events if "pipe" in kind else asyncio.selector_events
+    loop = loop_factory()
+    transport, theirs = loop.run_until_complete(left_open(kind))
+    loop.close()
+    with theirs, warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("ignore")
+        warnings.filterwarnings("always", "unclosed transport", ResourceWarning, rf"{re.escape(module.__name__)}\Z")
+        del transport, loop
+        gc.collect()
+    [warning] = [warning for warning in caught if "unclosed transport" in str(warning.message)]
+    assert warning.filename == module.__file__
+    assert "_warn(f" in linecache.getline(warning.filename, warning.lineno)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_warning_of_an_unclosed_transport_that_is_an_error_is_one_of_its_del(loop_factory, kind, monkeypatch):
+    loop, names = loop_factory(), []
+    transport, theirs = loop.run_until_complete(left_open(kind))
+    loop.close()
+    monkeypatch.setattr(sys, "unraisablehook", lambda args: names.append(getattr(args.object, "__name__", None)))
+    with theirs, warnings.catch_warnings():
+        warnings.filterwarnings("error", "unclosed transport")
+        warnings.filterwarnings("ignore", "unclosed <socket")
+        del transport, loop
+        gc.collect()
+    assert names == ["__del__"]
 
 
 async def connected(sock):

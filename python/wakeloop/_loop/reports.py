@@ -161,8 +161,21 @@ def fail_waiter(waiter: asyncio.Future[Any], error: Exception | None = None) -> 
         waiter.set_exception(error or ConnectionError("Connection is closed by peer"))
 
 
-def _unclosed_transport(transport: Any, warn: Callable[..., None] = warnings.warn) -> None:
-    warn(f"unclosed transport {transport!r}", ResourceWarning, source=transport)
+def _unclosed_transport(transport: Any, warn: Callable[..., None] = warnings.warn_explicit) -> None:
+    """Warns as `__del__` of asyncio's transport does, and at the same place: filters of programs name its module."""
+    place = _UNCLOSED[type(transport).__name__]
+    warn(f"unclosed transport {transport!r}", ResourceWarning, *place, source=transport)
+
+
+def _place_of_warning(kind: Any) -> tuple[str, int, str, dict[Any, Any]]:
+    """Returns the file, line, module and registry of the warning in `__del__` of asyncio's class, after its `if`."""
+    # The program may have put something else than a function there.
+    code = getattr(kind.__del__, "__code__", _unclosed_transport.__code__)
+    registry = sys.modules[kind.__module__].__dict__.setdefault("__warningregistry__", {})
+    return code.co_filename, code.co_firstlineno + 2, kind.__module__, registry
+
+
+_UNCLOSED = {name: _place_of_warning(kind) for name, kind in _KINDS.items()}
 
 
 _core._warn_unclosed_with(_unclosed_transport)

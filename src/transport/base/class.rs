@@ -10,8 +10,8 @@ use super::methods::{attributes, common};
 use super::transport::{OFFSET, TransportBase, TransportKind};
 use crate::capi::class::ClassSpec;
 use crate::capi::collector::Visitor;
-use crate::capi::error::Outcome;
-use crate::capi::fallible::py_tuple;
+use crate::capi::error::{Outcome, undisturbed, unless_raised};
+use crate::capi::fallible::{interned, py_tuple};
 use crate::capi::imports::defined_class;
 use crate::capi::inspect::integer;
 use crate::capi::methods::{Attribute, Method, TypeSlot};
@@ -19,6 +19,7 @@ use crate::capi::once::Once;
 use crate::capi::{Fallible, Fatal, Raised, Ref, Slot, This};
 use crate::event_loop::core::Core;
 use crate::event_loop::source::descriptor;
+use crate::event_loop::unraisable::unraisable;
 
 /// The alignment of the fields of every kind.
 const ALIGNMENT: usize = align_of::<usize>();
@@ -41,7 +42,7 @@ fn finalize<T: TransportKind>(this: This<'_, T>) -> Result<(), Raised> {
     let mut outcome = Outcome::default();
     if let Some(warn) = WARN_UNCLOSED.get() {
         let warned = warn.call(&[this.object()]).map(drop);
-        outcome.note(warned.or_else(|raised| this.base().core().unraisable(raised)));
+        outcome.note(warned.or_else(|raised| unraisable(&finalizer(this), raised)));
     }
     outcome.note(release(this).map_err(|Raised| Fatal));
     let core = this.base().core();
@@ -53,6 +54,17 @@ fn finalize<T: TransportKind>(this: This<'_, T>) -> Result<(), Raised> {
         outcome.note(T::leave(this).map_err(|Raised| Fatal));
     }
     Ok(outcome.finish()?)
+}
+
+/// The `__del__` of the transport's class, which a report of an error in it names. If it cannot be had, the loop.
+#[cold]
+fn finalizer<T: TransportKind>(this: This<'_, T>) -> Ref {
+    let class = Ref::from(this.object().bind(this.py()).get_type().into_any());
+    // The error of the warning stays set meanwhile.
+    undisturbed(|| {
+        let found = interned("__del__").and_then(|name| class.getattr(&name));
+        unless_raised(found).unwrap_or_else(|| this.base().core().this())
+    })
 }
 
 fn leave<T: TransportKind>(object: &Ref, core: &Core) -> Result<(), Fatal> {
