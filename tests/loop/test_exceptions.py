@@ -40,6 +40,16 @@ def test_an_exception_in_a_c_callback_has_a_traceback(loop):
     assert len(reported) == 2
 
 
+def test_the_traceback_of_an_exception_in_a_c_callback_shows_the_code_that_runs_the_loop(loop):
+    reported = []
+    loop.set_exception_handler(lambda loop, context: reported.append(context["exception"]))
+    loop.call_soon(int, "x")
+    run_once(loop)
+    [entry] = traceback.extract_tb(reported[0].__traceback__)
+    # asyncio calls the callback in Handle._run, and our loop in native code.
+    assert "run" in entry.name and "run(" in entry.line
+
+
 def test_an_exception_with_an_overridden_traceback_is_reported(loop):
     class Untraced(Exception):
         __traceback__ = property(lambda self: None)

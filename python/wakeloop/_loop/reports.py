@@ -69,9 +69,12 @@ _traceback_of = BaseException.__dict__["__traceback__"].__get__
 def _raised_in_c(exception: BaseException) -> None:
     """Gives a traceback to an exception that C code has raised.
 
-    With asyncio it always has one, and handlers read its last entry.
+    With asyncio it always has one, and handlers read its last entry. It shows the code that runs the loop, which has
+    called the callback.
     """
-    frame = sys._getframe()
+    frame = sys._getframe(1)
+    while frame.f_globals is globals() and frame.f_back is not None:
+        frame = frame.f_back
     BaseException.with_traceback(exception, types.TracebackType(None, frame, frame.f_lasti, frame.f_lineno))
     # The frame lives as long as the traceback, and holds its local variables.
     del exception, frame
