@@ -1208,7 +1208,7 @@ def feed_readers(protocol: tuple[type, list[str]], reader: tuple[type, list[str]
     attributes. Called by `wakeloop._net.streams`, after it has checked that the methods are the known ones.
     """
 def chain_jobs(
-    job: tuple[type, list[str], list[str]], states: tuple[str, str, str], copies_at_once: bool
+    job: tuple[type, list[str], list[str]], states: tuple[str, str, str], copies_at_once: bool, shown: Any
 ) -> None:
     """Records the classes and functions. Called once, by `wakeloop._loop.executor`, if they are the ones that it knows.
     """

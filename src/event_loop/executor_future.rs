@@ -19,6 +19,7 @@ use super::core::Core;
 use super::core::loop_ref::{LoopRef, LoopSlot};
 use crate::capi::class::{ClassSpec, field};
 use crate::capi::collector::{Traverse, Visitor};
+use crate::capi::fallible::interned;
 use crate::capi::imports::imports;
 use crate::capi::inspect::{boolean, status};
 use crate::capi::methods::{Attribute, Method, TypeSlot};
@@ -40,6 +41,8 @@ struct Known {
     copy_state: Function,
     /// asyncio copies the result at once if the job ends on the loop's own thread (since 3.14).
     copies_at_once: bool,
+    /// The function that asyncio adds to its own future. A repr shows its name and place.
+    shown: Ref,
 }
 
 static KNOWN: Once<Known> = Once::new();
@@ -242,10 +245,20 @@ pub(crate) const METHODS: &[Method<Core>] =
 
 /// Makes the type. Called once, by the module's initialisation.
 pub(crate) fn make_type(py: Python<'_>) -> PyResult<()> {
-    // `repr(future)` and the log show the callback under this name.
-    let name = |_: This<'_, ExecutorFuture>| Ok::<_, Raised>("EventLoop.run_in_executor.<locals>.chain");
+    // `repr(future)` and the log show the callback with the name and the place of asyncio's function.
+    let name = |_: This<'_, ExecutorFuture>| match KNOWN.get() {
+        Some(known) => known.shown.getattr(&interned("__qualname__")?),
+        None => Err(Exception::AttributeError.raise("__qualname__")),
+    };
+    let function = |_: This<'_, ExecutorFuture>| match KNOWN.get() {
+        Some(known) => Ok(known.shown.clone_ref()),
+        None => Err(Exception::AttributeError.raise("__wrapped__")),
+    };
     ClassSpec::<ExecutorFuture>::new(c"wakeloop._core.ExecutorFuture")
-        .attributes(&[Attribute::read_only(c"__qualname__", name)])
+        .attributes(&[
+            Attribute::read_only(c"__qualname__", name),
+            Attribute::read_only(c"__wrapped__", function),
+        ])
         .slots(&[TypeSlot::dealloc(), TypeSlot::call(called)])
         .slots(&TypeSlot::collected())
         .weaklist(field!(ExecutorFuture, weaklist))
@@ -261,6 +274,7 @@ pub(crate) fn chain_jobs(
     job: (Bound<'_, PyAny>, Vec<String>, Vec<String>),
     states: [Bound<'_, PyAny>; 3],
     copies_at_once: bool,
+    shown: Bound<'_, PyAny>,
 ) -> PyResult<()> {
     let function = |name| Function::in_module(py, "asyncio.futures", name);
     let [pending, running, finished] = states.map(Ref::from);
@@ -274,6 +288,7 @@ pub(crate) fn chain_jobs(
         chain_future: function("_chain_future")?,
         copy_state: function("_copy_future_state")?,
         copies_at_once,
+        shown: shown.into(),
     });
     Ok(())
 }

@@ -3,6 +3,7 @@
 import asyncio
 import concurrent.futures
 import gc
+import re
 import sys
 import threading
 import time
@@ -359,10 +360,17 @@ def test_a_job_that_is_done_leaves_no_cycle(loop):
         gc.enable()
 
 
+def test_the_callback_has_the_name_and_the_place_of_asyncios_in_the_futures_repr(loop):
+    shown = repr(loop.run_in_executor(Later(), int))
+    place = re.escape(asyncio.futures.__file__)
+    name = r"_chain_future\.<locals>\._call_check_cancel\(\)"
+    assert re.fullmatch(rf"<Future pending cb=\[{name} at {place}:\d+\]>", shown)
+
+
 @pytest.mark.native
-def test_the_callback_has_a_name_in_the_futures_repr(loop):
+def test_the_callback_refuses_other_arguments(loop):
     later = Later()
-    assert repr(loop.run_in_executor(later, int)) == "<Future pending cb=[EventLoop.run_in_executor.<locals>.chain()]>"
+    loop.run_in_executor(later, int)
     (chain,) = later.job._done_callbacks
     for wrong in ((1, 2), ()):
         with pytest.raises(TypeError):

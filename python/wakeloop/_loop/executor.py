@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import types
 from typing import Any
 
 from .. import _core
@@ -55,11 +56,20 @@ def _are_known() -> bool:
 #: Native code passes the results of an executor to the loop.
 STANDS_IN = _are_known()
 
+
+def _inner(function: Any, name: str) -> types.FunctionType:
+    """Returns a nested function of another one, with empty cells: for its name and place, not to be called."""
+    [code] = [it for it in function.__code__.co_consts if isinstance(it, types.CodeType) and it.co_name == name]
+    cells = tuple(types.CellType() for _ in code.co_freevars)
+    return types.FunctionType(code, {}, closure=cells)
+
+
 if STANDS_IN:
     _core.chain_jobs(
         (_jobs.Future, list(_JOB), _ATTRIBUTES),
         (_jobs.PENDING, _jobs.RUNNING, _jobs.FINISHED),
         names_within(futures._chain_future, futures) >= _AT_ONCE,
+        _inner(futures._chain_future, "_call_check_cancel"),
     )
 
 
