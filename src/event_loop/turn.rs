@@ -27,13 +27,10 @@ use super::observe::probe::{self, Batch};
 use super::poll::poll;
 use super::run::run_next;
 use crate::capi::error::Outcome;
+use crate::capi::fallible::interned;
 use crate::capi::{Fatal, Raised, Ref};
 use crate::clock::monotonic_nanos;
 use crate::reactor::{Event, Readiness};
-
-/// Rounding tolerance for custom clocks, in seconds, as in asyncio: if a test advances a clock by exactly the time
-/// until a deadline, the sum may be slightly too small.
-const CUSTOM_RESOLUTION: f64 = 1e-9;
 
 /// How many callbacks of a large batch are timed together, unless the last ones took long.
 const PART: usize = 16;
@@ -175,12 +172,19 @@ fn deliver(core: &Core, messages: Vec<Message>) -> Result<(), Fatal> {
     outcome.finish()
 }
 
+/// Rounding tolerance for custom clocks, in seconds: if a test advances a clock by exactly the time until a deadline, the
+/// sum may be slightly too small. It is asyncio's, and a tool may set it to that of its clock.
+#[cold]
+fn resolution(core: &Core) -> Result<f64, Raised> {
+    core.borrow().getattr(&interned("_clock_resolution")?)?.to_float()
+}
+
 /// Step 2. Moves the timers that are due to the ready queue, ordered by their deadlines.
 #[inline(always)]
 pub(crate) fn make_due_timers_ready(core: &Core, now: u64) -> Result<(), Fatal> {
     let Some(next) = core.timers.next() else { return Ok(()) };
     let now = if core.custom_clock() {
-        core.now().map_err(|Raised| Fatal)? + CUSTOM_RESOLUTION
+        core.now().and_then(|now| Ok(now + resolution(core)?)).map_err(|Raised| Fatal)?
     } else {
         now as f64 / 1e9
     };

@@ -6,6 +6,7 @@ Home Assistant reads `_scheduled`, SMTP libraries set `_protocol`, servers read 
 
 import asyncio
 import collections
+import contextvars
 import functools
 import heapq
 import socket
@@ -110,6 +111,66 @@ def test_a_tool_that_runs_iterations_can_push_its_own_timers(loop, monkeypatch):
         run_once()
     assert sorted(seen) == ["the loop's", "theirs", "theirs again"]
     assert not loop._scheduled
+
+
+def test_the_resolution_of_a_custom_clock_can_be_set(loop, monkeypatch):
+    """A clock in whole seconds, for example, fires what is due within one."""
+    seen = []
+    monkeypatch.setattr(loop, "time", lambda: 100.0)
+    loop._clock_resolution = 1.0
+    for deadline in (100.5, 102.0):
+        loop.call_at(deadline, seen.append, deadline)
+    for _ in range(3):
+        loop.call_soon(loop.stop)
+        loop.run_forever()
+    assert seen == [100.5]
+    monkeypatch.undo()
+    loop._clock_resolution = 1e-9
+
+
+# -- a handle -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=["call_soon", "call_soon_threadsafe", "call_later"])
+def schedule(request, loop):
+    """Returns the method with which to schedule a callback."""
+    method = getattr(loop, request.param)
+    return functools.partial(method, 0) if request.param == "call_later" else method
+
+
+def run_ready(loop):
+    loop.call_later(0.001, loop.stop)
+    loop.run_forever()
+
+
+def test_a_handle_whose_cancelled_flag_is_set_does_not_run(loop, schedule):
+    seen = []
+    handle = schedule(seen.append, "cancelled")
+    handle._cancelled = True
+    assert handle.cancelled() and handle._cancelled
+    schedule(seen.append, "run")._cancelled = False
+    run_ready(loop)
+    assert seen == ["run"]
+
+
+def test_the_context_of_a_handle_can_be_replaced(loop, schedule):
+    variable, seen = contextvars.ContextVar("variable", default="outer"), []
+    context = contextvars.copy_context()
+    context.run(variable.set, "inner")
+    handle = schedule(lambda: seen.append(variable.get()))
+    handle._context = context
+    assert handle._context is context
+    run_ready(loop)
+    assert seen == ["inner"]
+
+
+def test_the_repr_of_a_handle_can_be_replaced(loop, schedule):
+    handle = schedule(print)
+    handle._repr = "<a name>"
+    assert repr(handle) == "<a name>"
+    handle._repr = None
+    assert repr(handle) != "<a name>"
+    handle.cancel()
 
 
 # -- the queue ------------------------------------------------------------------------------------------------

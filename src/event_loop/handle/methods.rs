@@ -214,6 +214,16 @@ fn set_arguments<T: AnyHandle>(this: This<'_, T>, value: Option<Borrowed<'_>>) -
     Ok(())
 }
 
+/// Setting `_cancelled` to True cancels the handle. Setting it to False has an effect on the flag only, because a cancelled
+/// handle has no callback.
+fn set_cancelled<T: AnyHandle>(this: This<'_, T>, value: Option<Borrowed<'_>>) -> Result<(), Raised> {
+    if !value.map_or(Ok(false), |value| value.is_true())? {
+        this.handle().cancelled.set(false);
+        return Ok(());
+    }
+    cancel(this)
+}
+
 /// Setting `_scheduled` to False removes the timer from the heap: asyncio's code does that to a handle that it has
 /// removed from its own list of timers.
 fn set_scheduled(this: This<'_, TimerHandle>, value: Option<Borrowed<'_>>) -> Result<(), Raised> {
@@ -249,10 +259,21 @@ fn class<'py, T: AnyHandle>(name: &'static CStr) -> ClassSpec<'py, T> {
             |this: This<'_, T>, value| this.handle().callback.set(given(value).map(Borrowed::to_owned)),
         ),
         Attribute::new(c"_args", |this: This<'_, T>| this.handle().arguments_tuple(), set_arguments::<T>),
-        Attribute::read_only(c"_context", context::<T>),
+        Attribute::new(c"_context", context::<T>, |this: This<'_, T>, value: Option<Borrowed<'_>>| {
+            // A handle that has run or was cancelled has no use for it.
+            if !this.handle().callback.is_empty() {
+                this.handle().context.set(given(value).map(Borrowed::to_owned));
+            }
+        }),
         Attribute::read_only(c"_loop", |this: This<'_, T>| this.handle().event_loop.slot().get()),
-        Attribute::read_only(c"_cancelled", |this: This<'_, T>| this.handle().is_cancelled()),
-        Attribute::read_only(c"_repr", |this: This<'_, T>| this.handle().repr.get()),
+        Attribute::new(c"_cancelled", |this: This<'_, T>| this.handle().is_cancelled(), set_cancelled::<T>),
+        Attribute::new(
+            c"_repr",
+            |this: This<'_, T>| this.handle().repr.get(),
+            |this: This<'_, T>, value: Option<Borrowed<'_>>| {
+                this.handle().repr.set(given(value).map(Borrowed::to_owned));
+            },
+        ),
         Attribute::new(
             c"_source_traceback",
             |this: This<'_, T>| this.handle().source_traceback.get(),
