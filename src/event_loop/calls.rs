@@ -366,6 +366,10 @@ fn at(
         timer.handle().set_source_traceback(traceback);
     }
     core.timers.insert(seconds, timer.clone_ref()).map_err(|_| no_memory())?;
+    if !core.is_running() {
+        // The loop may become garbage together with the caller that keeps the handle.
+        timer.track_shared();
+    }
     core.wake_if_parked();
     Ok(timer.into_handle().into_object())
 }

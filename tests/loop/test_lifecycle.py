@@ -241,6 +241,21 @@ def test_a_loop_in_a_cycle_with_its_callbacks_is_collected(loop_factory):
     assert [reference() for reference in watched] == [None] * 5
 
 
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.parametrize("schedule", ["call_later", "call_at"])
+def test_a_loop_that_has_never_run_is_collected_with_the_owner_of_a_timer(loop_factory, schedule):
+    class Owner:
+        def expire(self):
+            pass
+
+    loop, owner = loop_factory(), Owner()
+    owner.timer = getattr(loop, schedule)(1e9, owner.expire)
+    watched = [weakref.ref(loop), weakref.ref(owner)]
+    del loop, owner
+    gc.collect()
+    assert [reference() for reference in watched] == [None] * 2
+
+
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("wait", ["sleep", "timeout", "handle"])
 def test_a_loop_that_is_dropped_while_a_task_waits_for_a_timer_is_collected(loop_factory, wait):

@@ -4,7 +4,7 @@
 //! instructions more per callback, a pyclass 490. A cycle through a Handle is broken when it runs or is cancelled,
 //! because both empty it. The loop's own traverse visits the references of the handles that only the loop owns. A
 //! TimerHandle that other code holds too, such as `asyncio.sleep` and `asyncio.timeout`, is tracked when the loop stops
-//! running, because only then can the loop itself be part of the cycle.
+//! running, or from the beginning if the loop does not run, because only then can the loop itself be part of the cycle.
 //!
 //! The callback and up to three arguments are stored inline. More arguments are stored as a tuple.
 //!
