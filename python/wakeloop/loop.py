@@ -48,6 +48,7 @@ _core.StreamTransport._sendfile_compatible = constants._SendfileMode.TRY_NATIVE
 _NAMES = (
     "_asyncgens",
     "_asyncgens_shutdown_called",
+    "_asyncios_transports",
     "_child_threads",
     "_clock_resolution",
     "_coroutine_origin_tracking_enabled",
@@ -64,7 +65,6 @@ _NAMES = (
     "_signal_handlers",
     "_timer_cancelled_count",
     "_timer_list",
-    "_transports",
     "_unix_server_sockets",
     "_wake_reader",
     "_wake_writer",
@@ -315,7 +315,7 @@ class EventLoop(LoopState):
                 raise ValueError(f"Invalid file object: {fd!r}") from None
         transport = self._source_of(number) if 0 <= number < 1 << 31 else None
         if transport is None:
-            transport = self._transports.get(number)
+            transport = self._asyncios_transports.get(number)
         if isinstance(transport, BaseTransport) and not transport.is_closing():
             raise RuntimeError(f"File descriptor {fd!r} is used by transport {transport!r}")
 
@@ -325,6 +325,20 @@ class EventLoop(LoopState):
             self._ensure_fd_no_transport(sock)
 
     # -- transports ------------------------------------------------------------------------------
+
+    @property
+    def _transports(self) -> Any:
+        """The open transports of sockets by their descriptors, as asyncio has them here. Tools look for them."""
+        transports = self._asyncios_transports
+        for source in self._sources() if transports != () else ():
+            if isinstance(source, BaseTransport) and (fd := getattr(source, "_sock_fd", -1)) >= 0:
+                transports[fd] = source
+        return transports
+
+    @_transports.setter
+    def _transports(self, value: Any) -> None:
+        # asyncio's constructor sets an empty dict, in which its own transports are.
+        self._asyncios_transports = value
 
     def _make_socket_transport(
         self, sock: Any, protocol: Any, waiter: Any = None, *, extra: Any = None, server: Any = None, **kwargs: Any

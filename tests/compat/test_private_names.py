@@ -8,6 +8,7 @@ import asyncio
 import collections
 import contextvars
 import functools
+import gc
 import heapq
 import socket
 import time
@@ -574,6 +575,28 @@ def test_a_protocol_assigned_to_the_private_attribute_gets_later_data(run):
         near.transport.close()
         await replacement.lost
         await far.lost
+
+    run(main())
+
+
+def test_the_open_transports_of_a_loop_can_be_listed(run):
+    async def main():
+        loop = asyncio.get_running_loop()
+        near, far = await pair()
+        with socketpair() as (sock, _):
+            reader, _ = await loop.connect_read_pipe(asyncio.Protocol, sock.dup())
+            datagram, _ = await loop.create_datagram_endpoint(asyncio.DatagramProtocol, local_addr=("127.0.0.1", 0))
+            open_now = [near.transport, far.transport, datagram]
+            assert {*loop._transports.values()} == {*open_now}
+            assert all(loop._transports[transport._sock_fd] is transport for transport in open_now)
+            reader.close()
+            datagram.close()
+            await close(near, far)
+        near.transport = far.transport = None
+        del near, far, reader, datagram, open_now
+        await asyncio.sleep(0.01)
+        gc.collect()
+        assert not loop._transports
 
     run(main())
 

@@ -22,7 +22,8 @@ class LoopState(_core.EventLoop, SelectorEventLoop):
     _selector: Any
     _wake_reader: socket.socket | None
     _wake_writer: socket.socket | None
-    _transports: Any
+    #: The transports that asyncio's code has made, by their descriptors.
+    _asyncios_transports: Any
     _internal_fds: int
     _signal_handlers: dict[int, Any]
     _default_executor: Any

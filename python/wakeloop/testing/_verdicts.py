@@ -176,14 +176,14 @@ def _in_order(tasks: list[waits.TaskInfo]) -> list[waits.TaskInfo]:
 def open_transports(loop: TestingLoop) -> list[str]:
     """Say which transports and listeners are open, and which descriptors have a reader or a writer."""
     found = {id(each): each for each in loop._sources() if not _is_closing(each)}
-    for each in list(dict(loop._transports or {}).values()):
+    for each in list(dict(loop._asyncios_transports or {}).values()):
         if not _is_closing(each):
             found[id(each)] = each
     return sorted(f"transport {_described(each)}" for each in found.values()) + _watched(loop)
 
 
 def _watched(loop: TestingLoop) -> list[str]:
-    own = {*(loop._transports or ()), *loop._pidfds}
+    own = {*(loop._asyncios_transports or ()), *loop._pidfds}
     if loop._wake_reader is not None:
         own.add(loop._wake_reader.fileno())
     found = []
