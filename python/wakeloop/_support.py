@@ -51,6 +51,7 @@ TABLE: dict[str, tuple[Callable[..., Any] | str, str, str]] = {
     "closed_by_peer": (debug.closed_by_peer, "transport", "The other end of a pipe was closed."),
     # -- arguments that native code leaves to asyncio
     "buffer_limits": (fallbacks.buffer_limits, "high, low", "set_write_buffer_limits() is called."),
+    "shown_buffer": (fallbacks.shown_buffer, "pieces, in_pieces", "A program looks into a transport's _buffer."),
     "bool_as_descriptor": (fallbacks.bool_as_descriptor, "", "add_reader() or add_writer() gets a bool, since 3.13."),
     "check_socket": (fallbacks.check_socket, "loop, sock", "sock_*() gets no plain socket, or in debug mode."),
     "inherited_sock_call": (

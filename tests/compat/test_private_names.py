@@ -11,6 +11,7 @@ import functools
 import gc
 import heapq
 import socket
+import sys
 import time
 
 import pytest
@@ -653,6 +654,29 @@ def test_a_datagram_transport_shows_its_address_and_the_datagrams_that_wait(run,
             assert transport._conn_lost == 0 and transport._protocol_connected
             transport.abort()
             assert transport._conn_lost == 1 and not transport._buffer
+
+    run(main())
+
+
+@pytest.mark.parametrize("kind", ["stream", "pipe"])
+def test_a_transport_shows_the_data_that_waits_for_room(run, kind):
+    async def main():
+        loop = asyncio.get_running_loop()
+        with socketpair() as (sock, peer):
+            connect = loop.connect_write_pipe if kind == "pipe" else loop.create_connection
+            options = (asyncio.BaseProtocol, sock) if kind == "pipe" else (asyncio.Protocol,)
+            transport, _ = await connect(*options, **({} if kind == "pipe" else {"sock": sock}))
+            pieces = kind == "stream" and sys.version_info >= (3, 12)
+            assert not transport._buffer and type(transport._buffer) is (collections.deque if pieces else bytearray)
+            sent = b"".join(b"%07d " % number for number in range(200_000))
+            transport.write(sent)
+            transport.write(b"the last")
+            waiting = b"".join(transport._buffer) if pieces else bytes(transport._buffer)
+            assert 0 < len(waiting) == transport.get_write_buffer_size() < len(sent)
+            assert (sent + b"the last").endswith(waiting)
+            transport.abort()
+            assert not transport._buffer
+            await asyncio.sleep(0.01)
 
     run(main())
 

@@ -55,6 +55,12 @@ def default_loop() -> Any:
     return events.get_event_loop()
 
 
+def shown_buffer(pieces: tuple[tuple[bytes, int], ...], in_pieces: bool) -> Any:
+    """Returns what waits in a write buffer as asyncio has it. Of each piece, so many bytes were sent already."""
+    rest = [memoryview(data)[sent:] for data, sent in pieces]
+    return collections.deque(rest) if in_pieces else bytearray().join(rest)
+
+
 def bool_as_descriptor() -> None:
     """Warns of a bool that the program passes as a descriptor, as CPython does since 3.13."""
     warnings.warn("bool is used as a file descriptor", RuntimeWarning, stacklevel=2)

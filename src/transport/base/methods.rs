@@ -2,12 +2,18 @@
 
 use std::os::fd::RawFd;
 
+use pyo3::Python;
+
 use super::closing::{abort, close, force_close, watch_or_lose, watch_or_raise};
 use super::flow_control::maybe_pause;
 use super::opening;
 use super::reporting::log_in_debug;
 use super::transport::TransportKind;
+use super::write_buffer::WriteBuffer;
 use crate::capi::error::raise_errno;
+use crate::capi::fallible::tuple;
+use crate::capi::imports::support;
+use crate::capi::inspect::{boolean, integer};
 use crate::capi::methods::{Attribute, Method};
 use crate::capi::{Arguments, Borrowed, Exception, Raised, Ref, This};
 use crate::transport::attributes::mark_attribute;
@@ -90,6 +96,14 @@ fn is_closing<T: TransportKind>(this: This<'_, T>) -> Result<bool, Raised> {
 pub(crate) fn get_write_buffer_size<T: TransportKind>(this: This<'_, T>) -> Result<usize, Raised> {
     T::send_gathered(this)?;
     Ok(this.unsent())
+}
+
+/// asyncio's `_buffer`, as a copy: a bytearray, or with `in_pieces` a deque.
+pub(crate) fn shown_buffer(py: Python<'_>, buffer: &WriteBuffer, in_pieces: bool) -> Result<Ref, Raised> {
+    let pair = |(bytes, sent): (Ref, usize)| tuple([bytes, integer(sent as i64)?]);
+    let pairs = buffer.pieces().into_iter().map(pair).collect::<Result<Vec<_>, Raised>>()?;
+    let show = Ref::from(support(py, "shown_buffer")?);
+    show.call(&[tuple(pairs)?.borrow(), boolean(in_pieces).borrow()])
 }
 
 fn set_write_buffer_limits<T: TransportKind>(

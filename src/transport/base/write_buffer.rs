@@ -79,6 +79,11 @@ impl WriteBuffer {
         self.len() == 0
     }
 
+    /// The objects in the buffer, each with the number of its bytes that were sent.
+    pub(crate) fn pieces(&self) -> Vec<(Ref, usize)> {
+        self.with(|pieces| pieces.queue.iter().map(|piece| (piece.bytes.clone_ref(), piece.sent)).collect())
+    }
+
     /// Are there as many objects as one system call takes?
     #[inline(always)]
     pub(crate) fn fills_a_call(&self) -> bool {

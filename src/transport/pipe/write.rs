@@ -19,7 +19,7 @@ use super::fd_holder::FdHolder;
 use crate::capi::buffer::{Content, is_scattered};
 use crate::capi::call::call0;
 use crate::capi::error::{raise, raise_os_error, take_exception};
-use crate::capi::methods::Method;
+use crate::capi::methods::{Attribute, Method};
 use crate::capi::{Arguments, Borrowed, Exception, Fatal, Raised, Slot, This};
 use crate::compat::transports::Replaced;
 use crate::event_loop::core::Core;
@@ -31,7 +31,7 @@ use crate::transport::base::class::{make_class, native_transport};
 use crate::transport::base::closing::{fatal_error, force_close, watch_or_lose, watch_or_raise};
 use crate::transport::base::events::EventHandler;
 use crate::transport::base::flow_control::{after_send, maybe_pause};
-use crate::transport::base::methods::{close_now, patchable, writing};
+use crate::transport::base::methods::{close_now, patchable, shown_buffer, writing};
 use crate::transport::base::opening::{self, Parts};
 use crate::transport::base::reporting::log_in_debug;
 use crate::transport::base::transport::{TransportBase, TransportKind};
@@ -249,8 +249,13 @@ const METHODS: &[Method<WritePipe>] = &[
     ),
 ];
 
+const ATTRIBUTES: &[Attribute<WritePipe>] =
+    &[Attribute::read_only(c"_buffer", |this: This<'_, WritePipe>| {
+        shown_buffer(this.py(), &this.buffer, false)
+    })];
+
 pub(crate) fn make_type(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
-    make_class(py, &[&writing(), METHODS], &[])
+    make_class(py, &[&writing(), METHODS], ATTRIBUTES)
 }
 
 /// The native half of `_make_write_pipe_transport`. The caller has checked the pipe, and made it non-blocking.

@@ -4,9 +4,10 @@ use super::send;
 use super::state::Stream;
 use crate::capi::methods::{Attribute, Method};
 use crate::capi::{Arguments, Exception, Raised, Ref, This};
+use crate::compat::version::TRANSPORT_SENDS_PIECES;
 use crate::event_loop::completion::complete;
 use crate::event_loop::futures::new_future;
-use crate::transport::base::methods::{close_now, force_close_now, patchable};
+use crate::transport::base::methods::{close_now, force_close_now, patchable, shown_buffer};
 use crate::transport::base::transport::TransportKind;
 
 fn writelines(this: This<'_, Stream>, arguments: Arguments<'_>) -> Result<(), Raised> {
@@ -73,7 +74,14 @@ pub(super) const METHODS: &[Method<Stream>] = &[
     ),
 ];
 
+/// asyncio's `_buffer`, as a copy. What is held for the next write is sent first: asyncio would have sent it already.
+fn buffer(this: This<'_, Stream>) -> Result<Ref, Raised> {
+    send::send_gathered(this)?;
+    shown_buffer(this.py(), &this.writing.buffer, TRANSPORT_SENDS_PIECES)
+}
+
 pub(super) const ATTRIBUTES: &[Attribute<Stream>] = &[
     Attribute::read_only(c"_server", |this: This<'_, Stream>| this.server.get()),
+    Attribute::read_only(c"_buffer", buffer),
     Attribute::read_only(c"_eof", |this: This<'_, Stream>| this.writing.eof.get()),
 ];
