@@ -681,6 +681,27 @@ def test_a_transport_shows_the_data_that_waits_for_room(run, kind):
     run(main())
 
 
+@pytest.mark.parametrize("kind", ["stream", "datagram"])
+def test_what_a_transport_says_about_itself_can_be_replaced(run, kind):
+    """Servers behind a proxy put the address of the client there."""
+
+    async def main():
+        loop = asyncio.get_running_loop()
+        with socketpair(socket.SOCK_DGRAM if kind == "datagram" else socket.SOCK_STREAM) as (sock, _):
+            connect = loop.create_datagram_endpoint if kind == "datagram" else loop.create_connection
+            factory = asyncio.DatagramProtocol if kind == "datagram" else asyncio.Protocol
+            transport, _ = await connect(factory, sock=sock)
+            transport._extra = {**transport._extra, "peername": "the client", "added": 1}
+            assert transport.get_extra_info("peername") == "the client" and transport.get_extra_info("added") == 1
+            assert transport.get_extra_info("socket").fileno() == sock.fileno()
+            transport._extra["added"] = 2
+            assert transport.get_extra_info("added") == 2
+            transport.close()
+            await asyncio.sleep(0.01)
+
+    run(main())
+
+
 def test_a_stream_transport_shows_its_water_marks(run):
     async def main():
         near, far = await pair()

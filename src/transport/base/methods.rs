@@ -2,7 +2,8 @@
 
 use std::os::fd::RawFd;
 
-use pyo3::Python;
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
 
 use super::closing::{abort, close, force_close, watch_or_lose, watch_or_raise};
 use super::flow_control::maybe_pause;
@@ -193,6 +194,15 @@ pub(crate) fn writing<T: TransportKind>() -> [Method<T>; 4] {
     }
 }
 
+/// Replaces what `get_extra_info` returns. Servers behind a proxy put the client's address there.
+fn set_extra<T: TransportKind>(this: This<'_, T>, value: Option<Borrowed<'_>>) -> Result<(), Raised> {
+    let Some(extra) = value.filter(|value| value.bind(this.py()).is_instance_of::<PyDict>()) else {
+        return Err(Exception::TypeError.raise("_extra must be a dict"));
+    };
+    this.base().extra.set(Some(extra.to_owned()));
+    Ok(())
+}
+
 /// The private attributes that asyncio's inherited code or existing programs use.
 pub(super) fn attributes<T: TransportKind>() -> [Attribute<T>; 12] {
     [
@@ -203,9 +213,11 @@ pub(super) fn attributes<T: TransportKind>() -> [Attribute<T>; 12] {
             // asyncio drops the loop with the connection.
             (base.fd.get() >= 0).then(|| base.event_loop().clone_ref())
         }),
-        Attribute::read_only(c"_extra", |this: This<'_, T>| -> Result<Option<Ref>, Raised> {
-            Ok(T::all_extra(this, this.py())?)
-        }),
+        Attribute::new(
+            c"_extra",
+            |this: This<'_, T>| -> Result<Option<Ref>, Raised> { Ok(T::all_extra(this, this.py())?) },
+            set_extra::<T>,
+        ),
         Attribute::read_only(c"_protocol_paused", |this: This<'_, T>| this.base().protocol_paused.get()),
         Attribute::read_only(c"_conn_lost", |this: This<'_, T>| this.conn_lost()),
         // As soon as Python code has the transport, `set_protocol` was called.
