@@ -40,7 +40,7 @@ TABLE: dict[str, tuple[Callable[..., Any] | str, str, str]] = {
     "slow_turn_recorded": ("_observe.record.slow_turn_recorded", "", "A turn took long while the flight recorder runs."),
     # -- debug mode
     "check_callback": (debug.check_callback, "loop, callback, method, check_thread", "A callback is scheduled."),
-    "caller_stack": (debug.caller_stack, "", "A handle is made."),
+    "watcher_stack": (debug.watcher_stack, "", "A descriptor is watched."),
     "creation_stack": (debug.creation_stack, "", "A StreamReader is made."),
     "callback_took": (debug.callback_took, "loop, seconds, handle", "A callback took long."),
     "native_took": (debug.native_took, "loop, seconds, transport, protocol", "An event took long."),

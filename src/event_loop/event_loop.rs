@@ -589,7 +589,7 @@ pub(super) fn add_watch(
         Parts { event_loop: core.loop_ref(), callback: callback.to_owned(), arguments: rest, context };
     let handle = Handle::create_repeated(parts)?;
     if core.is_debug() {
-        handle.set_source_traceback(Some(call_support(core.py(), "caller_stack", &[])?));
+        handle.set_source_traceback(Some(call_support(core.py(), "watcher_stack", &[])?));
     }
     watch::add(&core, fd, direction, &handle, file)?;
     Ok(handle.into_object())

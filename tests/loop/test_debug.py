@@ -218,6 +218,21 @@ def test_handles_remember_where_they_were_created(debug):
     timer.cancel()
 
 
+@pytest.mark.parametrize("method", ["add_reader", "add_writer", "_add_reader", "_add_writer"])
+def test_the_handle_of_a_watcher_remembers_where_it_was_created(debug, method):
+    def program(sock):
+        getattr(debug, method)(sock, callback)
+        watch = [handle for handle in debug._selector.get_key(sock).data if handle is not None]
+        getattr(debug, method.replace("add", "remove"))(sock)
+        return watch
+
+    sock, peer = socket.socketpair()
+    with sock, peer:
+        [handle] = program(sock)
+        frames = [frame.name for frame in handle._source_traceback]
+        assert "program" in frames[-3:]
+
+
 def test_the_report_of_a_watcher_that_removed_itself_shows_its_callback(debug):
     def failing():
         debug.remove_reader(near)

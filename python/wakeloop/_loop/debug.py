@@ -29,6 +29,21 @@ def caller_stack() -> traceback.StackSummary:
     return stack
 
 
+def watcher_stack() -> Any:
+    """Returns the stack of the code that watches a descriptor, without asyncio's methods that call the native ones."""
+    frame = sys._getframe(1)
+    if frame.f_code in _WATCHES and frame.f_back is not None:
+        frame = frame.f_back
+    return format_helpers.extract_stack(frame)
+
+
+#: asyncio's methods that call `_add_reader` and `_add_writer`.
+_WATCHES = [
+    getattr(vars(selector_events.BaseSelectorEventLoop).get(name), "__code__", None)
+    for name in ("add_reader", "add_writer")
+]
+
+
 def creation_stack() -> Any:
     """Returns the stack of the code that makes an object. Its native constructor calls this in debug mode."""
     return format_helpers.extract_stack(sys._getframe(1))
