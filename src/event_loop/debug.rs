@@ -47,8 +47,8 @@ fn now(core: &Core) -> Result<f64, Fatal> {
     core.now().map_err(|Raised| Fatal)
 }
 
-/// Calls `function` of `wakeloop._support` with the time since `before`. It logs a line if that was long. As in asyncio,
-/// its error leaves run_forever, for example that of a limit which is no number.
+/// Calls `function` of `wakeloop._support` with the time since `before`. It logs a line if that was long. Its error
+/// leaves run_forever, as in asyncio, for example that of a limit which is no number.
 fn log_duration(core: &Core, function: &str, before: f64, what: &[Borrowed<'_>]) -> Result<(), Fatal> {
     let seconds = now(core)? - before;
     // If memory has run out, nothing is logged.

@@ -172,8 +172,8 @@ fn deliver(core: &Core, messages: Vec<Message>) -> Result<(), Fatal> {
     outcome.finish()
 }
 
-/// Rounding tolerance for custom clocks, in seconds: if a test advances a clock by exactly the time until a deadline, the
-/// sum may be slightly too small. It is asyncio's, and a tool may set it to that of its clock.
+/// Rounding tolerance for custom clocks, in seconds: if a test advances a clock by exactly the time until a deadline,
+/// the sum may be slightly too small. It is asyncio's, and a tool may set it to that of its clock.
 #[cold]
 fn resolution(core: &Core) -> Result<f64, Raised> {
     core.borrow().getattr(&interned("_clock_resolution")?)?.to_float()

@@ -252,7 +252,8 @@ def test_a_bool_as_a_descriptor_is_warned_of(loop_name, method):
     """
     outcome = run_script(loop_name, body)
     text = "bool is used as a file descriptor"
-    assert outcome.out.splitlines() == ["0", str([("RuntimeWarning", text)]), text, "False"] and not outcome.err, outcome
+    expected = ["0", str([("RuntimeWarning", text)]), text, "False"]
+    assert outcome.out.splitlines() == expected and not outcome.err, outcome
 
 
 def test_a_descriptor_that_cannot_be_polled_is_an_error_of_the_system(loop, tmp_path):

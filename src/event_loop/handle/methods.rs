@@ -214,8 +214,8 @@ fn set_arguments<T: AnyHandle>(this: This<'_, T>, value: Option<Borrowed<'_>>) -
     Ok(())
 }
 
-/// Setting `_cancelled` to True cancels the handle. Setting it to False has an effect on the flag only, because a cancelled
-/// handle has no callback.
+/// Setting `_cancelled` to True cancels the handle. Setting it to False has an effect on the flag only, because a
+/// cancelled handle has no callback.
 fn set_cancelled<T: AnyHandle>(this: This<'_, T>, value: Option<Borrowed<'_>>) -> Result<(), Raised> {
     if !value.map_or(Ok(false), |value| value.is_true())? {
         this.handle().cancelled.set(false);
