@@ -848,6 +848,8 @@ class EventLoop:
         """How many handles are in the ready queue."""
     def _ready_next(self) -> Any:
         """Remove the next handle from the ready queue, and return it."""
+    def _clear_ready(self) -> None:
+        """Drop the ready queue of a loop that is being closed."""
     def _ready_handles(self) -> list[Any]:
         """The handles of the ready queue, which stay in it."""
     def _ready_push(self, handle: Any) -> None:

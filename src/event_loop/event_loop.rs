@@ -228,6 +228,12 @@ impl EventLoop {
         Ok(Some(into_handle(core, entry)?.bind(py).clone()))
     }
 
+    /// Drop the ready queue of a loop that is being closed.
+    fn _clear_ready(&self) {
+        let _held = self.core.enter();
+        self.core.clear_ready();
+    }
+
     /// The handles of the ready queue, which stay in it.
     fn _ready_handles<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyList>> {
         let _held = slf.get().core.enter();

@@ -241,6 +241,29 @@ def test_a_loop_in_a_cycle_with_its_callbacks_is_collected(loop_factory):
     assert [reference() for reference in watched] == [None] * 5
 
 
+@pytest.mark.parametrize("schedule", ["call_soon", "call_soon_threadsafe", "call_later", "_add_reader"])
+@pytest.mark.parametrize("runs", [False, True])
+def test_what_a_pending_handle_refers_to_is_freed_after_close(loop_factory, schedule, runs):
+    class Owner:
+        def callback(self):
+            pass
+
+    loop, owner = loop_factory(), Owner()
+    owner.loop, owner.sockets = loop, socket.socketpair()
+    arguments = {"call_later": (1e9,), "_add_reader": owner.sockets[:1]}.get(schedule, ())
+    if runs:
+        loop.call_soon(loop.stop)
+        loop.run_forever()
+    owner.handle = getattr(loop, schedule)(*arguments, owner.callback)
+    watched = [weakref.ref(loop), weakref.ref(owner)]
+    loop.close()
+    for sock in owner.sockets:
+        sock.close()
+    del loop, owner, arguments, sock
+    gc.collect()
+    assert [reference() for reference in watched] == [None] * 2
+
+
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 @pytest.mark.parametrize("schedule", ["call_later", "call_at"])
 def test_a_loop_that_has_never_run_is_collected_with_the_owner_of_a_timer(loop_factory, schedule):

@@ -76,6 +76,10 @@ class ReadyView(MutableSequence[Any]):
         return deque(self)
 
     def clear(self) -> None:
+        if self._loop.is_closed():
+            # This is asyncio's close(). The handles lose their callbacks, so that no cycle through one is left.
+            self._loop._clear_ready()
+            return
         while self._loop._ready_next() is not None:
             pass
 

@@ -477,11 +477,7 @@ impl Core {
         self.future_arguments.clear();
         self.bytes_cache.clear();
         self.probe.step_times.clear();
-        while let Some(entry) = self.ready.pop() {
-            if let Entry::Handle(handle) = &entry {
-                handle.empty();
-            }
-        }
+        self.clear_ready();
         while let Some(handle) = self.timers.pop() {
             handle.empty();
         }
@@ -492,6 +488,18 @@ impl Core {
         }
         drop(self.writes.queue.take());
         self.io.clear();
+    }
+}
+
+impl Core {
+    /// Drops the ready queue and empties its handles: the garbage collector does not see a cycle through a handle that
+    /// the program keeps.
+    pub(crate) fn clear_ready(&self) {
+        while let Some(entry) = self.ready.pop() {
+            if let Entry::Handle(handle) = &entry {
+                handle.empty();
+            }
+        }
     }
 }
 
