@@ -812,9 +812,11 @@ class EventLoop:
     def _last_step(self, task: Any) -> float | None:
         """When the task has ended its last step, on the clock of time.monotonic(); None if that was not recorded."""
     def _run(self) -> None:
-        """The native run_forever. Returns after stop(), and raises a fatal error. The caller has made asyncio's
-        preparations.
+        """The native run_forever. Returns after stop() or `_leave_native_run()`, and raises a fatal error. The caller
+        has made asyncio's preparations.
         """
+    def _leave_native_run(self) -> None:
+        """End the native run after the current turn, because a tool has replaced what an iteration calls."""
     def _look_for_patches(self) -> bool:
         """Look for a replaced clock and for patches again. True if some methods of the loop's class are now others."""
     def _adopt_timers_soon(self) -> None:

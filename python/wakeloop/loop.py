@@ -206,11 +206,11 @@ class EventLoop(LoopState):
             settings.admin_unasked = False
             if settings.setting("WAKELOOP_ADMIN"):
                 _lazy.load("_observe.admin").open_if_asked()
-        if not stepping.has_own_turn(self, _turns):
-            self._run()
-            return
         while True:
-            self._run_once()
+            if stepping.has_own_turn(self, _turns):
+                self._run_once()
+            else:
+                self._run()
             if self._stopping:
                 break
 

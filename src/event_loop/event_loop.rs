@@ -126,8 +126,8 @@ impl EventLoop {
         self.core.look_for_patches().is_some()
     }
 
-    /// The native run_forever. Returns after stop(), and raises a fatal error. The caller has made asyncio's
-    /// preparations.
+    /// The native run_forever. Returns after stop() or `_leave_native_run()`, and raises a fatal error. The caller has
+    /// made asyncio's preparations.
     fn _run(slf: &Bound<'_, Self>) -> PyResult<()> {
         let _held = slf.get().core.enter();
         let core = &slf.get().core;
@@ -138,6 +138,12 @@ impl EventLoop {
         }
         check_not_polling(core)?;
         guard(|| turn::run_forever(core)).map_err(|Fatal| Raised.into())
+    }
+
+    /// End the native run after the current turn, because a tool has replaced what an iteration calls.
+    fn _leave_native_run(&self) {
+        let _held = self.core.enter();
+        self.core.state.replaced.set(true);
     }
 
     /// Poll once, and queue all callbacks that are due. Returns the number of events. For a `_run_once` written in
@@ -498,7 +504,8 @@ impl EventLoop {
         Ok(())
     }
 
-    /// Set an attribute. From now on the loop uses a `time` or `call_at` that was set on it.
+    /// Set an attribute. From now on the loop uses a `time` or `call_at` that was set on it, and from the next iteration
+    /// on a `_run_once`, `_process_events` or `_selector`.
     fn __setattr__(slf: &Bound<'_, Self>, name: &Bound<'_, PyAny>, value: &Bound<'_, PyAny>) -> PyResult<()> {
         let _held = slf.get().core.enter();
         set_attribute(slf, name, value.as_ptr())
@@ -568,6 +575,12 @@ fn set_attribute(
     let names = imports();
     if [&names.time, &names.call_at].iter().any(|timing| timing.as_ptr() == name.as_ptr()) {
         drop(object.get().core.look_for_patches());
+    }
+    if [&names._run_once, &names._process_events, &names._selector]
+        .iter()
+        .any(|part| part.as_ptr() == name.as_ptr())
+    {
+        object.get().core.state.replaced.set(true);
     }
     Ok(())
 }

@@ -35,7 +35,7 @@ use crate::reactor::{Event, Readiness};
 /// How many callbacks of a large batch are timed together, unless the last ones took long.
 const PART: usize = 16;
 
-/// Runs until `stop()` or a fatal error.
+/// Runs until `stop()`, a fatal error, or the turn in which a tool replaces a part of the iteration.
 pub(crate) fn run_forever(core: &Core) -> Result<(), Fatal> {
     let running = Running::new(core);
     let mut clock = 0;
@@ -43,7 +43,7 @@ pub(crate) fn run_forever(core: &Core) -> Result<(), Fatal> {
         if let Err(fatal) = turn(core, &mut clock) {
             break Err(fatal);
         }
-        if core.state.stopping.get() {
+        if core.state.ends_run() {
             break probe::last_turn_ends(core);
         }
     };
@@ -61,6 +61,7 @@ struct Running<'a>(&'a Core);
 impl Running<'_> {
     fn new(core: &Core) -> Running<'_> {
         core.state.enter(Phase::Running);
+        core.state.replaced.set(false);
         core.instrumentation.set_between_runs(false);
         core.inbox.set_running(true);
         core.polls.begin_run();
@@ -212,7 +213,7 @@ fn run_with_events(core: &Core, now: u64) -> Result<(), Fatal> {
     core.state.enter(Phase::Running);
     dispatched?;
     run_behind_events(core, due)?;
-    if earlier == 0 && !core.ready.is_empty() && !core.state.stopping.get() && core.fds.callbacks() == 0 {
+    if earlier == 0 && !core.ready.is_empty() && !core.state.ends_run() && core.fds.callbacks() == 0 {
         // This is the next turn, with its timers but without a poll: all ready callbacks were scheduled by events of
         // the poll above.
         if core.timers.next().is_some() {

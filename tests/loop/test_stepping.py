@@ -242,6 +242,107 @@ def test_a_virtual_clock_jumps_from_deadline_to_deadline(kind):
     assert time.monotonic() - started < 20
 
 
+def jumping(loop, monkeypatch):
+    """Puts a virtual clock on a loop that runs, as the test tools do that wrap a part of a test."""
+    now, select = loop.time(), loop._selector.select
+
+    def jump(timeout=None):
+        nonlocal now
+        now += timeout or 0
+        return select(0)
+
+    monkeypatch.setattr(loop._selector, "select", jump)
+    monkeypatch.setattr(loop, "time", lambda: now)
+
+
+@pytest.mark.parametrize("in_debug_mode", [False, True])
+def test_a_virtual_clock_can_be_put_on_a_running_loop_and_taken_away(run, in_debug_mode):
+    async def main():
+        loop = asyncio.get_running_loop()
+        loop.set_debug(in_debug_mode)
+        started = time.monotonic()
+        for _ in range(2):
+            with pytest.MonkeyPatch.context() as patch:
+                jumping(loop, patch)
+                before = loop.time()
+                async with asyncio.timeout(7200):
+                    await asyncio.gather(*map(asyncio.sleep, (3600, 60, 0.5)))
+                assert 3599 < loop.time() - before < 3601
+            await asyncio.sleep(0.001)
+            assert await asyncio.to_thread(lambda: "from a thread") == "from a thread"
+        assert time.monotonic() - started < 20
+
+    run(main())
+
+
+@pytest.mark.parametrize("name", ["_run_once", "_process_events", "_selector", "select"])
+@pytest.mark.parametrize("by", ["a callback", "an event", "the program before the run"])
+def test_what_an_iteration_calls_can_be_replaced_at_any_time(loop, name, by):
+    calls = 0
+
+    def replace():
+        owner = loop._selector if name == "select" else loop
+        original = getattr(owner, name)
+
+        class Selector:
+            def select(self, timeout=None):
+                counted()
+                return original.select(timeout)
+
+            def __getattr__(self, attribute):
+                return getattr(original, attribute)
+
+        def counted(*args):
+            nonlocal calls
+            calls += 1
+            return original(*args) if callable(original) else None
+
+        setattr(owner, name, Selector() if name == "_selector" else counted)
+        for number in range(3):
+            loop.call_later(0.001 * number, loop.call_soon, seen.append, number)
+        loop.call_later(0.02, loop.stop)
+        return lambda: setattr(loop, name, original) if name == "_selector" else delattr(owner, name)
+
+    seen, undo = [], []
+    with socketpair() as (near, far):
+        if by == "an event":
+            far.send(b"news")
+            loop.add_reader(near, lambda: (near.recv(10), undo.append(replace())))
+        elif by == "a callback":
+            loop.call_soon(lambda: undo.append(replace()))
+        else:
+            undo.append(replace())
+        loop.run_forever()
+        loop.remove_reader(near)
+    assert seen == [0, 1, 2] and calls > 3
+    undo[0]()
+    calls = 0
+    loop.call_later(0.001, loop.stop)
+    loop.run_forever()
+    assert calls == 0
+
+
+def test_a_replacement_that_is_gone_after_one_iteration_is_called_no_more(loop):
+    """A stop in the iteration of the replacement counts, and so does one long after."""
+    for delay in (0, 0.01):
+        calls = []
+        original = loop._run_once
+
+        def once():
+            calls.append(1)
+            del loop._run_once
+            original()
+
+        def replace():
+            loop._run_once = once
+            loop.call_later(delay, loop.stop) if delay else loop.stop()
+
+        loop.call_soon(replace)
+        loop.run_forever()
+        assert calls == ([1] if delay else [])
+        vars(loop).pop("_run_once", None)
+
+
 def test_the_selectors_select_waits_for_its_timeout_and_returns_whether_anything_happened(loop):
     """Virtual clocks count how long they have slept, and stop when there is something to do."""
     for timeout in (0.0005, 0.02, 0.033):

@@ -8,6 +8,7 @@ descriptors here. There is no second poller behind it: it answers from the nativ
 from __future__ import annotations
 
 import selectors
+import threading
 from collections.abc import Mapping
 from typing import Any, Iterator
 
@@ -27,6 +28,12 @@ class SelectorFacade(selectors.BaseSelector):
         self._loop: LoopState | None = loop
         #: A selector that the program has given to the loop. It is not used, and closed with the loop.
         self._given = given
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        if name == "select" and self._loop is not None:
+            # The running loop calls it from the next iteration on. Virtual clocks are put on a loop that runs.
+            self._loop._leave_native_run()
 
     def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
         """Watches a descriptor. The data are what asyncio has there: a handle for each direction, or None."""
@@ -70,7 +77,13 @@ class SelectorFacade(selectors.BaseSelector):
 
         The number of returned events says how much that was. The events themselves are handled already.
         """
-        return [] if self._loop is None else [_DONE] * self._loop._select(timeout)
+        loop = self._loop
+        if loop is None:
+            return []
+        if loop._selector is not self and loop._thread_id == threading.get_ident():
+            # A selector of the program calls this one. The loop has parked to let that one sleep, and sleeps here.
+            loop._unpark()
+        return [_DONE] * loop._select(timeout)
 
     def fileno(self) -> int:
         """A descriptor that is readable when an iteration would find something, for a foreign main loop.

@@ -19,6 +19,8 @@ pub(crate) struct RunState {
     phase: Cell<Phase>,
     /// `stop()` was called, so the run ends after the current turn.
     pub(crate) stopping: Cell<bool>,
+    /// A tool has replaced a part of the iteration, so the native run ends after the current turn, and Python goes on.
+    pub(crate) replaced: Cell<bool>,
 }
 
 impl RunState {
@@ -30,6 +32,12 @@ impl RunState {
     #[inline(always)]
     pub(crate) fn enter(&self, phase: Phase) {
         self.phase.set(phase);
+    }
+
+    /// Does the native run end after the current turn?
+    #[inline(always)]
+    pub(crate) fn ends_run(&self) -> bool {
+        self.stopping.get() | self.replaced.get()
     }
 
     /// Suspends the dispatch while Python code polls inside a callback: the callbacks of that poll's events are queued
