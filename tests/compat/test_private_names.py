@@ -7,6 +7,7 @@ Home Assistant reads `_scheduled`, SMTP libraries set `_protocol`, servers read 
 import asyncio
 import collections
 import contextvars
+import copy
 import functools
 import gc
 import heapq
@@ -200,6 +201,28 @@ def test_the_queue_of_ready_callbacks_can_be_rearranged(loop):
     assert seen == [1, 0]
     with pytest.raises(IndexError):
         loop._ready.pop()
+
+
+def test_the_queue_of_ready_callbacks_has_what_a_deque_has(loop):
+    """nest_asyncio2 puts the handles back that a nested run could not run, with `extendleft`."""
+    seen = []
+    handles = [loop.call_soon(seen.append, number) for number in range(4)]
+    ready = loop._ready
+    assert [name for name in dir(collections.deque) if name[0] != "_" and not hasattr(ready, name)] == []
+    assert ready == collections.deque(handles) and ready != collections.deque() and ready.maxlen is None
+    assert ready + ready == collections.deque(handles * 2)
+    assert copy.copy(ready) == collections.deque(handles)
+    with pytest.raises(TypeError):
+        hash(ready)
+    last, _ = ready.pop(), ready.reverse()
+    ready.extendleft([ready.pop(), last])
+    assert list(ready) == [handles[3], handles[0], handles[2], handles[1]]
+    ready.extendleft(reversed([]))
+    with pytest.raises(TypeError):
+        ready.extendleft(None)
+    loop.call_soon(loop.stop)
+    loop.run_forever()
+    assert seen == [3, 0, 2, 1]
 
 
 def test_a_cancelled_handle_counts_while_it_is_in_the_queue_and_does_not_run(loop):

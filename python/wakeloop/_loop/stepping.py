@@ -13,7 +13,7 @@ import heapq
 import selectors
 import types
 from collections import deque
-from collections.abc import Callable, Iterator, MutableSequence
+from collections.abc import Callable, Iterable, Iterator, MutableSequence
 from typing import Any, SupportsIndex
 
 from .. import _core
@@ -63,6 +63,11 @@ class ReadyView(MutableSequence[Any]):
     def appendleft(self, handle: Any) -> None:
         self.insert(0, handle)
 
+    def extendleft(self, handles: Iterable[Any]) -> None:
+        added = list(handles)
+        with self._taken() as taken:
+            taken.extendleft(added)
+
     def popleft(self) -> Any:
         handle = self._loop._ready_next()
         if handle is None:
@@ -83,6 +88,19 @@ class ReadyView(MutableSequence[Any]):
             return
         while self._loop._ready_next() is not None:
             pass
+
+    #: A deque without a limit has None there.
+    maxlen = None
+
+    __copy__ = copy
+
+    def __eq__(self, other: object) -> bool:
+        return self.copy() == (other.copy() if isinstance(other, ReadyView) else other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __add__(self, other: Any) -> deque[Any]:
+        return self.copy() + (other.copy() if isinstance(other, ReadyView) else other)
 
     def __repr__(self) -> str:
         return repr(self.copy())
