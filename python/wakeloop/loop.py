@@ -49,7 +49,6 @@ _NAMES = (
     "_asyncgens",
     "_asyncgens_shutdown_called",
     "_asyncios_transports",
-    "_child_threads",
     "_clock_resolution",
     "_coroutine_origin_tracking_enabled",
     "_coroutine_origin_tracking_saved_depth",

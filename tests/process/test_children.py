@@ -316,6 +316,34 @@ def test_a_loop_in_another_thread_sees_a_slow_process_end(loop_factory):
     assert seen == [6]
 
 
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="the transport goes with the loop, with warnings")
+@pytest.mark.parametrize("ends", [False, True])
+def test_a_process_that_outlives_its_loop_is_waited_for_until_python_3_11(loop_name, ends):
+    body = f"""
+        import os, time
+        async def main():
+            process = await asyncio.create_subprocess_exec("/bin/sh", "-c", "read line", stdin=-1, stdout=-1)
+            transport = process._transport.get_pipe_transport(0)
+            return process.pid, os.dup(transport.get_extra_info("pipe").fileno())
+        loop = new_loop()
+        pid, pipe = loop.run_until_complete(main())
+        loop.close()
+        if {ends}:
+            os.write(pipe, b"go\\n")
+            while os.path.exists(f"/proc/{{pid}}"):
+                time.sleep(0.001)
+            while f"waitpid-{{pid}}" in [thread.name.partition(" ")[0] for thread in __import__("threading").enumerate()]:
+                time.sleep(0.001)
+            print("reaped")
+    """
+    outcome = run_script(loop_name, body, options=("-W", "default"))
+    if ends:
+        assert (outcome.code, outcome.out) == (0, "reaped\n"), outcome
+        assert "that handles pid" in outcome.err and "is closed" in outcome.err, outcome
+    else:
+        assert (outcome.code, outcome.err) == (0, ""), outcome
+
+
 @pytest.mark.native
 def test_a_loop_that_closes_with_processes_alive_keeps_no_descriptor(loop_name):
     body = """
@@ -335,7 +363,10 @@ def test_a_loop_that_closes_with_processes_alive_keeps_no_descriptor(loop_name):
             process._transport._closed = True
     """
     outcome = run_script(loop_name, body)
-    assert (outcome.code, outcome.out.split()) == (0, ["0", "-9", "-9", "-9"]), outcome
+    left, *codes = outcome.out.split()
+    # Until 3.11, a thread of asyncio's may take the exit code.
+    known = {"-9"} if sys.version_info >= (3, 12) else {"-9", "0"}
+    assert outcome.code == 0 and left == "0" and len(codes) == 3 and known.issuperset(codes), outcome
 
 
 def test_the_interpreter_ends_quietly_with_a_process_alive(loop_name):

@@ -30,9 +30,8 @@ class LoopState(_core.EventLoop, SelectorEventLoop):
     #: The program has set the default executor.
     _executor_is_users: bool
     _executor_shutdown_called: Any
-    #: The pidfds of the children that run, and asyncio's thread per child where there are no pidfds.
-    _pidfds: set[int]
-    _child_threads: Any
+    #: The transports of the children that run and have a pidfd, by that.
+    _pidfds: dict[int, Any]
     _wakeup: Loan | None
     #: Something was patched when the loop looked for that last.
     _was_patched: bool
@@ -46,6 +45,6 @@ class LoopState(_core.EventLoop, SelectorEventLoop):
         self._selector = self._wake_reader = self._wake_writer = None
         self._default_executor = self._executor_shutdown_called = None
         self._transports, self._signal_handlers, self._internal_fds = (), {}, 0
-        self._pidfds, self._child_threads, self._wakeup = set(), None, None
+        self._pidfds, self._wakeup = {}, None
         self._executor_is_users, self._timer_list, self._was_patched = False, None, False
         return self

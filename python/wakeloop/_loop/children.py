@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 from typing import Any
 
 from .._asyncio import base_events, compat, events, unix_events
@@ -61,23 +62,57 @@ def watch(loop: LoopState, pid: int, transport: Any) -> None:
     except (AttributeError, OSError):
         if pidfd >= 0:
             os.close(pidfd)
-        if loop._child_threads is None:
-            loop._child_threads = compat.ThreadedChildWatcher()
-        loop._child_threads.add_child_handler(pid, loop._child_watcher_callback, transport)
+        _wait_in_thread(loop, pid, transport)
         return
-    loop._pidfds.add(pidfd)
+    loop._pidfds[pidfd] = transport
+
+
+def _wait_in_thread(loop: LoopState, pid: int, transport: Any) -> None:
+    global _threads
+    if _threads is None:
+        _threads = compat.ThreadedChildWatcher()
+    running = events._get_running_loop()
+    try:
+        # The thread reports to the running loop.
+        events._set_running_loop(loop)
+        _threads.add_child_handler(pid, loop._child_watcher_callback, transport)
+    finally:
+        events._set_running_loop(running)
+
+
+#: asyncio's threads for children. They outlive the loop.
+_threads: Any = None
 
 
 def forget(loop: LoopState) -> None:
-    """Stops watching the children that still run, because the loop closes."""
+    """Stops watching the children that still run, because the loop closes.
+
+    Until Python 3.11 each of them has a thread of asyncio's, which outlives the loop: it keeps the transport, reaps the
+    child, and logs that the loop is closed. From now on these children have one, too.
+    """
     while loop._pidfds:
-        pidfd = loop._pidfds.pop()
+        pidfd, transport = loop._pidfds.popitem()
         loop._remove_reader(pidfd)
+        has_thread = (
+            compat.DefaultChildWatcher is compat.ThreadedChildWatcher
+            and not loop._is_parents()
+            and not sys.is_finalizing()  # A thread that is started then never runs.
+            and _runs(pidfd)
+        )
         os.close(pidfd)
+        if has_thread:
+            _wait_in_thread(loop, transport.get_pid(), transport)
+
+
+def _runs(pidfd: int) -> bool:
+    try:
+        return os.waitid(os.P_PIDFD, pidfd, os.WEXITED | os.WNOWAIT | os.WNOHANG) is None
+    except (AttributeError, OSError):
+        return False
 
 
 def _ended(loop: LoopState, pid: int, pidfd: int, transport: Any) -> None:
-    loop._pidfds.discard(pidfd)
+    loop._pidfds.pop(pidfd, None)
     loop._remove_reader(pidfd)
     try:
         code = _reap(pid, pidfd)
