@@ -645,7 +645,7 @@ class EventLoop(LoopState):
 
     async def sock_connect(self, sock: socket.socket, address: Any) -> None:
         """Connect a non-blocking socket; see asyncio.loop.sock_connect."""
-        if not (isinstance(sock, sockets.Socket) and compat.waits_for_connects(sock)):
+        if not (isinstance(sock, sockets.Socket) and compat.waits_for_connects(sock) and compat.connects_sockets()):
             return await super().sock_connect(sock, address)
         base_events._check_ssl_socket(sock)
         if self._debug and sock.gettimeout() != 0:

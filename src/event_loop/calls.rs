@@ -7,8 +7,8 @@
 //! call makes a Handle.
 //!
 //! **Patches.** While asyncio's version of a method is patched, the patch is in the place of the native method
-//! (`_loop/inheritance.py`), so nothing is asked here. Only between two runs, a native method may be the first to
-//! notice. Then it calls the patch.
+//! (`_loop/inheritance.py`), so nothing is asked here. Only between two runs, and in `call_later` and `call_at`, a native
+//! method may be the first to notice. Then it calls the patch.
 
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -140,9 +140,18 @@ fn check(core: &Core) -> Result<bool, Raised> {
 /// The method that is now in the place of `name`, if patches were noticed between two runs.
 #[cold]
 fn replacement(core: &Core, name: &str) -> Result<Option<Ref>, Raised> {
-    if !core.is_changed_between_runs() {
-        return Ok(None);
-    }
+    if core.is_changed_between_runs() { patched(core, name) } else { Ok(None) }
+}
+
+/// The method that is now in the place of `name`, if this call is the first that notices a patch, in a run or between
+/// two. For methods that need the time anyway, or that make a system call.
+#[inline(always)]
+fn noticed_patch(core: &Core, name: &str) -> Result<Option<Ref>, Raised> {
+    if core.clock.has_changed(&core.borrow()) { patched(core, name) } else { Ok(None) }
+}
+
+#[cold]
+fn patched(core: &Core, name: &str) -> Result<Option<Ref>, Raised> {
     core.clock.take_changed().map(|class| class.getattr(&string(name)?)).transpose()
 }
 
@@ -378,6 +387,9 @@ fn call_later(core: Loop<'_>, arguments: Arguments<'_>) -> Result<Ref, Raised> {
     let [delay, callback, ..] = *arguments.rest(0) else {
         return by_keyword(core, arguments, "call_later");
     };
+    if let Some(patched) = noticed_patch(&core, "call_later")? {
+        return patched.pass_on(&[core.object()], arguments);
+    }
     if core.clock.is_custom_timing(&core.object()) {
         return custom_later(core, delay, callback, arguments);
     }
@@ -403,6 +415,9 @@ fn call_at(core: Loop<'_>, arguments: Arguments<'_>) -> Result<Ref, Raised> {
     let [when, callback, ..] = *arguments.rest(0) else {
         return by_keyword(core, arguments, "call_at");
     };
+    if let Some(patched) = noticed_patch(&core, "call_at")? {
+        return patched.pass_on(&[core.object()], arguments);
+    }
     at(&core, || deadline(when), callback, arguments, "call_at")
 }
 

@@ -187,6 +187,67 @@ def test_after_the_wrapper_is_gone_nothing_is_called(run, monkeypatch, use, name
     assert calls == []
 
 
+async def call_at_once(loop, name, near, far, listener):
+    """Calls one method of the loop, and waits for what it returns."""
+    unconnected = socket.socket()
+    unconnected.setblocking(False)
+    calls = {
+        "call_later": lambda: loop.call_later(0, int),
+        "call_at": lambda: loop.call_at(0, int),
+        "sock_recv": lambda: loop.sock_recv(far, 1),
+        "sock_recv_into": lambda: loop.sock_recv_into(far, bytearray(1)),
+        "sock_recvfrom": lambda: loop.sock_recvfrom(far, 1),
+        "sock_recvfrom_into": lambda: loop.sock_recvfrom_into(far, bytearray(1)),
+        "sock_sendall": lambda: loop.sock_sendall(near, b"x"),
+        "sock_sendto": lambda: loop.sock_sendto(near, b"x", None),
+        "sock_accept": lambda: loop.sock_accept(listener),
+        "sock_connect": lambda: loop.sock_connect(unconnected, listener.getsockname()),
+        "getaddrinfo": lambda: loop.getaddrinfo("127.0.0.1", 80),
+        "run_in_executor": lambda: loop.run_in_executor(None, int),
+        "create_connection": lambda: loop.create_connection(asyncio.Protocol, *listener.getsockname()),
+        "create_server": lambda: loop.create_server(asyncio.Protocol, "127.0.0.1", 0),
+        "create_datagram_endpoint": lambda: loop.create_datagram_endpoint(asyncio.DatagramProtocol),
+        "subprocess_exec": lambda: loop.subprocess_exec(asyncio.SubprocessProtocol, "true"),
+    }
+    try:
+        result = calls[name]()
+        return await result if hasattr(result, "__await__") else result
+    finally:
+        unconnected.close()
+
+
+IN_A_RUN = [
+    *("call_later", "call_at", "sock_recv", "sock_recv_into", "sock_recvfrom", "sock_recvfrom_into", "sock_sendall"),
+    *("sock_sendto", "sock_accept", "sock_connect", "getaddrinfo", "run_in_executor", "create_connection"),
+    *("create_server", "create_datagram_endpoint", "subprocess_exec"),
+]
+
+
+@pytest.mark.parametrize("name", IN_A_RUN)
+@pytest.mark.parametrize("kind", [BASE, SELECTOR, UNIX])
+def test_a_patch_that_is_made_in_a_coroutine_counts_at_once(run, kind, name):
+    """Tests with pytest-asyncio do that: `with mock.patch("asyncio.base_events.BaseEventLoop.getaddrinfo"): ...`"""
+    if not hasattr(kind, name) or (kind is BASE and name.startswith("sock_")):
+        pytest.skip(f"{kind.__name__} has no {name}")
+
+    class Called(Exception):
+        pass
+
+    async def main():
+        loop = asyncio.get_running_loop()
+        near, far = connected()
+        with near, far, socket.create_server(("127.0.0.1", 0)) as listener:
+            for _ in range(2):
+                with mock.patch.object(kind, name, side_effect=Called) as patched:
+                    with pytest.raises(Called):
+                        await call_at_once(loop, name, near, far, listener)
+                    patched.assert_called_once()
+                if name in ("call_later", "call_at"):
+                    (await call_at_once(loop, name, near, far, listener)).cancel()
+
+    run(main())
+
+
 @pytest.mark.native
 @pytest.mark.parametrize(("use", "name"), CASES)
 def test_the_class_has_its_own_methods_again_afterwards(run, loop_factory, monkeypatch, use, name):

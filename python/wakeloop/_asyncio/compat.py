@@ -179,6 +179,7 @@ makes_pairs = _core.unpatched(
     (_core.Socket, "__init__", "__new__", "setblocking"),
 )
 creates_connections = _core.unpatched((SelectorEventLoop, "create_connection"))
+connects_sockets = _core.unpatched((SelectorEventLoop, "sock_connect"))
 
 #: May our loop look names up without the socket module?
 looks_up_names = _core.unpatched(

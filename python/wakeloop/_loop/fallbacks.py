@@ -13,7 +13,7 @@ import warnings
 from typing import Any
 
 from .. import _core
-from .._asyncio import BaseEventLoop, SelectorSocketTransport, base_events, events, selector_events, transports
+from .._asyncio import BaseEventLoop, SelectorEventLoop, SelectorSocketTransport, base_events, events, transports
 from . import LoopState
 
 
@@ -74,8 +74,8 @@ def check_socket(loop: LoopState, sock: socket.socket) -> None:
 
 
 def inherited_sock_call(loop: LoopState, name: str, *args: Any) -> Any:
-    """Returns asyncio's own coroutine, for a socket of a subclass or of another type."""
-    return getattr(selector_events.BaseSelectorEventLoop, name)(loop, *args)
+    """Returns asyncio's own coroutine, for a socket of a subclass or of another type, or because it is patched."""
+    return getattr(SelectorEventLoop, name)(loop, *args)
 
 
 def buffer_limits(high: Any, low: Any) -> tuple[Any, Any]:

@@ -10,7 +10,8 @@ that asyncio's functions use (`_ready`, `_scheduled`, `_selector`, `_csock`).
 
 `inherit` is called when a loop is created, when it begins to run, before a callback is scheduled between two runs, and
 when the time is needed and the loop's class or the module `time` have changed. So a patch that is made before a run
-counts in that run, one of `time` counts at once, and any other counts from the next run on at the latest.
+counts in that run, one of `time` counts at once, and any other counts from the next run on at the latest. What takes its
+place on our class asks asyncio's classes each time (`_Inherited`), so no patch outlives its removal.
 """
 
 from __future__ import annotations
@@ -83,6 +84,23 @@ def _is_known(value: Any) -> bool:
     if not isinstance(value, types.FunctionType):
         return False
     return str(value.__globals__.get("__name__")).partition(".")[0] in ("asyncio", "wakeloop")
+
+
+class _Inherited:
+    """Stands on our class for a method of asyncio's, and is what asyncio's classes have there when it is asked for.
+
+    So a patch that is made, replaced or taken away in a run counts at once, without a look.
+    """
+
+    def __init__(self, classes: Iterable[type], name: str) -> None:
+        self._classes, self._name = classes, name
+
+    def __get__(self, loop: object, kind: type | None = None) -> Any:
+        found = _first(self._classes, self._name)
+        if found is _MISSING:
+            raise AttributeError(self._name)
+        get = getattr(type(found), "__get__", None)
+        return found if get is None else get(found, loop, kind)
 
 
 class Inheritance:
@@ -168,7 +186,7 @@ class Inheritance:
             if found is put[name] or found is own:
                 del put[name]
         for name in names:
-            put[name] = _first(self._asyncios, name)
+            put.setdefault(name, _Inherited(self._asyncios, name))
             if vars(kind).get(name) is not put[name]:
                 setattr(kind, name, put[name])
         return before != put

@@ -35,7 +35,7 @@ fn awaitable(
     arguments: &[Borrowed<'_>],
     make: impl FnOnce() -> Result<Action, Raised>,
 ) -> Result<Ref, Raised> {
-    if !sockets::is_native(used, &socket) {
+    if !sockets::is_native(used, &socket) || notices_patch(&core) {
         return inherited(core, names, socket, arguments);
     }
     create(core, names, socket, make)
@@ -51,6 +51,12 @@ fn create(
         .and_then(|()| make())
         .unwrap_or_else(|raised| Action::Fail(Slot::new(Some(raised.take()))));
     SockCall::create(&core, name, socket, action)
+}
+
+/// Is this call the first that notices a patch of asyncio's classes? It may be one of asyncio's version of this method.
+#[inline(always)]
+fn notices_patch(core: &Core) -> bool {
+    core.clock.has_changed(&core.borrow()) && core.clock.take_changed().is_some()
 }
 
 /// asyncio's own coroutine, which makes the checks itself.
@@ -138,6 +144,7 @@ fn exchange(
     make: impl FnOnce(i32) -> Result<Exchange, Raised>,
 ) -> Result<Ref, Raised> {
     if sockets::is_native(Use::Exchange, &socket)
+        && !notices_patch(&core)
         && let family = sockaddr::family(&socket)?
         && matches!(family, libc::AF_INET | libc::AF_INET6 | libc::AF_UNIX)
     {
