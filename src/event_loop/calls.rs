@@ -7,8 +7,8 @@
 //! call makes a Handle.
 //!
 //! **Patches.** While asyncio's version of a method is patched, the patch is in the place of the native method
-//! (`_loop/inheritance.py`), so nothing is asked here. Only between two runs, and in `call_later` and `call_at`, a native
-//! method may be the first to notice. Then it calls the patch.
+//! (`_loop/inheritance.py`), so nothing is asked here. Only between two runs, and in `call_later` and `call_at`, a
+//! native method may be the first to notice. Then it calls the patch.
 
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, Ordering};

@@ -504,8 +504,8 @@ impl EventLoop {
         Ok(())
     }
 
-    /// Set an attribute. From now on the loop uses a `time` or `call_at` that was set on it, and from the next iteration
-    /// on a `_run_once`, `_process_events` or `_selector`.
+    /// Set an attribute. From now on the loop uses a `time` or `call_at` that was set on it, and from the next
+    /// iteration on a `_run_once`, `_process_events` or `_selector`.
     fn __setattr__(slf: &Bound<'_, Self>, name: &Bound<'_, PyAny>, value: &Bound<'_, PyAny>) -> PyResult<()> {
         let _held = slf.get().core.enter();
         set_attribute(slf, name, value.as_ptr())

@@ -320,7 +320,7 @@ def test_a_loop_in_another_thread_sees_a_slow_process_end(loop_factory):
 @pytest.mark.parametrize("ends", [False, True])
 def test_a_process_that_outlives_its_loop_is_waited_for_until_python_3_11(loop_name, ends):
     body = f"""
-        import os, time
+        import os, threading, time
         async def main():
             process = await asyncio.create_subprocess_exec("/bin/sh", "-c", "read line", stdin=-1, stdout=-1)
             transport = process._transport.get_pipe_transport(0)
@@ -332,7 +332,7 @@ def test_a_process_that_outlives_its_loop_is_waited_for_until_python_3_11(loop_n
             os.write(pipe, b"go\\n")
             while os.path.exists(f"/proc/{{pid}}"):
                 time.sleep(0.001)
-            while f"waitpid-{{pid}}" in [thread.name.partition(" ")[0] for thread in __import__("threading").enumerate()]:
+            while any("waitpid" in thread.name for thread in threading.enumerate()):
                 time.sleep(0.001)
             print("reaped")
     """

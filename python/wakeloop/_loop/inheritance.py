@@ -10,8 +10,8 @@ that asyncio's functions use (`_ready`, `_scheduled`, `_selector`, `_csock`).
 
 `inherit` is called when a loop is created, when it begins to run, before a callback is scheduled between two runs, and
 when the time is needed and the loop's class or the module `time` have changed. So a patch that is made before a run
-counts in that run, one of `time` counts at once, and any other counts from the next run on at the latest. What takes its
-place on our class asks asyncio's classes each time (`_Inherited`), so no patch outlives its removal.
+counts in that run, one of `time` counts at once, and any other counts from the next run on at the latest. What takes
+its place on our class asks asyncio's classes each time (`_Inherited`), so no patch outlives its removal.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Runs one loop iteration from Python, for tools that replace `_run_once` or the selector.
 
 The native core runs whole iterations by itself. This module runs them instead if a tool has to run in each iteration: a
-selector with another ``select`` (virtual clocks, input hooks of terminals), or another ``_run_once``. A tool may come or
-go while the loop runs: it counts from the next iteration on, as in asyncio. The queue, the timers and the transports
+selector with another ``select`` (virtual clocks, input hooks of terminals), or another ``_run_once``. A tool may come
+or go while the loop runs: it counts from the next iteration on, as in asyncio. The queue, the timers and the transports
 stay native. Only the iteration runs in Python.
 """
 
