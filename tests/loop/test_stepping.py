@@ -275,6 +275,11 @@ def test_a_virtual_clock_can_be_put_on_a_running_loop_and_taken_away(run, in_deb
     run(main())
 
 
+def iterate(loop, times):
+    """Stops the loop after so many iterations."""
+    loop.call_soon(iterate, loop, times - 1) if times else loop.stop()
+
+
 @pytest.mark.parametrize("name", ["_run_once", "_process_events", "_selector", "select"])
 @pytest.mark.parametrize("by", ["a callback", "an event", "the program before the run"])
 def test_what_an_iteration_calls_can_be_replaced_at_any_time(loop, name, by):
@@ -298,12 +303,10 @@ def test_what_an_iteration_calls_can_be_replaced_at_any_time(loop, name, by):
             return original(*args) if callable(original) else None
 
         setattr(owner, name, Selector() if name == "_selector" else counted)
-        for number in range(3):
-            loop.call_later(0.001 * number, loop.call_soon, seen.append, number)
-        loop.call_later(0.02, loop.stop)
+        iterate(loop, 10)
         return lambda: setattr(loop, name, original) if name == "_selector" else delattr(owner, name)
 
-    seen, undo = [], []
+    undo = []
     with socketpair() as (near, far):
         if by == "an event":
             far.send(b"news")
@@ -314,12 +317,35 @@ def test_what_an_iteration_calls_can_be_replaced_at_any_time(loop, name, by):
             undo.append(replace())
         loop.run_forever()
         loop.remove_reader(near)
-    assert seen == [0, 1, 2] and calls > 3
+    assert calls > 5
     undo[0]()
     calls = 0
     loop.call_later(0.001, loop.stop)
     loop.run_forever()
     assert calls == 0
+
+
+@pytest.mark.parametrize("name", ["_run_once", "_process_events"])
+@pytest.mark.parametrize("place", ["asyncio's class", "the loop's class"])
+def test_what_an_iteration_calls_can_be_replaced_on_a_class_from_inside_of_one(loop, monkeypatch, name, place):
+    """nest_asyncio does that when it is applied in a coroutine."""
+    owner = type(loop)
+    if place == "asyncio's class":
+        owner = next(kind for kind in asyncio.SelectorEventLoop.__mro__ if name in vars(kind))
+    original, calls = getattr(type(loop), name), 0
+
+    def counted(self, *args):
+        nonlocal calls
+        calls += 1
+        return original(self, *args)
+
+    def replace():
+        monkeypatch.setattr(owner, name, counted)
+        iterate(loop, 10)
+
+    loop.call_soon(replace)
+    loop.run_forever()
+    assert calls > 5
 
 
 def test_a_replacement_that_is_gone_after_one_iteration_is_called_no_more(loop):

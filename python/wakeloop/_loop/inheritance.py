@@ -121,8 +121,9 @@ class Inheritance:
         self._natives = {name: ours[name] for name in self._originals.keys() & ours.keys() - _COOPERATIVE}
         self._own = {name: vars(kind).get(name, _MISSING) for name in self._natives}
         self._calls = {name: self._called_by(name) for name in self._natives.keys() - _ALIKE}
-        relevant = self._natives.keys() | set[str]().union(*self._calls.values())
-        #: May a loop of exactly this class skip the look? Only these methods can make one of ours give way.
+        relevant = {"_process_events"}.union(self._natives, *self._calls.values())
+        #: May a loop of exactly this class skip the look? Only these methods can make one of ours give way, or have to
+        #: be called in each iteration.
         self.is_plain = _core.unpatched((kind, *(relevant & self._originals.keys())), *HANDLES)
         #: What this has put on the class and on its subclasses.
         self._put: weakref.WeakKeyDictionary[type, dict[str, Any]] = weakref.WeakKeyDictionary({kind: {}})
@@ -211,6 +212,8 @@ def inherit(loop: LoopState) -> type | None:
     for inheritance in _covered:
         if kind is inheritance._kind and inheritance.is_plain():
             return None
+        # Perhaps an iteration is to call something else. The loop looks for that before its next native run.
+        loop._leave_native_run()
         if issubclass(kind, inheritance._kind) and inheritance.look(kind):
             return inheritance._kind
     return None
