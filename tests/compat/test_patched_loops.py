@@ -283,6 +283,28 @@ def test_so_does_one_of_another_method(loop, monkeypatch, name):
     loop.run_forever()
 
 
+def test_a_patch_counts_where_the_class_has_no_versions_left(loop_name):
+    """Since 3.13, CPython gives a class no more than a thousand versions."""
+    body = """
+        Base = asyncio.base_events.BaseEventLoop
+        loop = new_loop()
+        for number in range(1100):
+            Base.number = number
+            loop.time()
+        for name in ("call_soon", "call_soon_threadsafe", "call_later", "call_at"):
+            calls, original = [], getattr(Base, name)
+            setattr(Base, name, lambda self, *args, **options: calls.append(args) or original(self, *args, **options))
+            getattr(loop, name)(*(0,) * (name in ("call_later", "call_at")), loop.stop)
+            print(name, len(calls))
+            setattr(Base, name, original)
+            loop.run_forever()
+        loop.close()
+    """
+    outcome = run_script(loop_name, body)
+    expected = "call_soon 1\ncall_soon_threadsafe 1\ncall_later 1\ncall_at 1\n"
+    assert (outcome.code, outcome.out) == (0, expected), outcome
+
+
 def test_a_patch_that_is_older_than_the_second_run_counts_there(loop, monkeypatch):
     loop.run_until_complete(callbacks())
     calls = wrap(monkeypatch, BASE, "call_soon")

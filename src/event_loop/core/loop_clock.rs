@@ -84,7 +84,10 @@ impl LoopClock {
     pub(crate) fn look(&self, event_loop: &Ref) {
         // First, because it may put a patched `time` on the class.
         let changed = unless_raised(call_support(event_loop.py(), "inherit", &[event_loop.borrow()]));
-        self.changed.set(changed.filter(|class| !class.is_none()));
+        // Kept until somebody takes it: the next look may follow at once, and finds nothing new.
+        if let Some(class) = changed.filter(|class| !class.is_none()) {
+            self.changed.set(Some(class));
+        }
         // Read first: a change during the look causes another look.
         let changes = clock::changes();
         // It fails only in a `__getattr__` of the user's class, or if `time.monotonic` was deleted.
