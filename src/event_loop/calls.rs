@@ -45,6 +45,10 @@ use crate::compat::version::CREATE_TASK_TAKES_EAGER_START;
 
 type Loop<'a> = This<'a, Core>;
 
+/// How many timers of a loop that does not run the collector sees from the beginning. It looks at each of them again and
+/// again, which is a third of what many timers cost.
+const MOST_TRACKED: usize = 100;
+
 // -- calls from C
 
 /// The tuple of keyword names that `_asyncio` passes to `call_soon`, or null.
@@ -375,7 +379,7 @@ fn at(
         timer.handle().set_source_traceback(traceback);
     }
     core.timers.insert(seconds, timer.clone_ref()).map_err(|_| no_memory())?;
-    if !core.is_running() {
+    if !core.is_running() && core.timers.len() <= MOST_TRACKED {
         // The loop may become garbage together with the caller that keeps the handle.
         timer.track_shared();
     }

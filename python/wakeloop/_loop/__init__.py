@@ -44,7 +44,7 @@ class LoopState(_core.EventLoop, SelectorEventLoop):
         self = super().__new__(cls, *args, **kwargs)
         self._selector = self._wake_reader = self._wake_writer = None
         self._default_executor = self._executor_shutdown_called = None
-        self._transports, self._signal_handlers, self._internal_fds = (), {}, 0
+        self._asyncios_transports, self._signal_handlers, self._internal_fds = (), {}, 0
         self._pidfds, self._wakeup = {}, None
         self._executor_is_users, self._timer_list, self._was_patched = False, None, False
         return self

@@ -24,10 +24,13 @@ _DONE = (selectors.SelectorKey(-1, -1, 0, (None, None)), 0)
 class SelectorFacade(selectors.BaseSelector):
     """A selector that shows the native table and polls through the native core."""
 
+    _loop: LoopState | None
+    #: A selector that the program has given to the loop. It is not used, and closed with the loop.
+    _given: selectors.BaseSelector | None
+
     def __init__(self, loop: LoopState, given: selectors.BaseSelector | None = None) -> None:
-        self._loop: LoopState | None = loop
-        #: A selector that the program has given to the loop. It is not used, and closed with the loop.
-        self._given = given
+        # Past __setattr__, which takes three thousand instructions.
+        vars(self).update(_loop=loop, _given=given)
 
     def __setattr__(self, name: str, value: Any) -> None:
         super().__setattr__(name, value)
@@ -106,7 +109,7 @@ class SelectorFacade(selectors.BaseSelector):
         return _Registered(self)
 
     def close(self) -> None:
-        self._loop = None
+        vars(self)["_loop"] = None
         if self._given is not None:
             self._given.close()
 
