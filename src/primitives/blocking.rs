@@ -17,7 +17,7 @@ use crate::capi::error::exception;
 use crate::capi::fallible::py_tuple;
 use crate::capi::threads::try_attach;
 use crate::capi::{Raised, Ref};
-use crate::event_loop::observe::labels::run_job;
+use crate::event_loop::observe::labels::{label_now, run_job};
 
 /// A call that is to be made, with everything that it needs.
 struct Call {
@@ -41,7 +41,7 @@ impl Call {
             let result = in_context(&context, || {
                 let keywords = keywords.as_ref().map_or(std::ptr::null_mut(), |keywords| keywords.as_ptr());
                 // SAFETY: a tuple, and a dict or null.
-                run_job(|| unsafe { call_tuple(&function, arguments.as_ptr(), keywords) })
+                run_job(label_now, || unsafe { call_tuple(&function, arguments.as_ptr(), keywords) })
             });
             let result = result.map(|value| value.bind(py).unbind()).map_err(PyErr::from);
             // The task may have been cancelled meanwhile.

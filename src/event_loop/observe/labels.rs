@@ -162,15 +162,16 @@ impl Drop for CountedJob {
     }
 }
 
-/// Runs a job of the blocking pool, or of an executor. While somebody asks, its processor time counts for the label in
-/// the current context. A job in a loop's thread counts as what the loop does.
-pub(crate) fn run_job<R>(run: impl FnOnce() -> R) -> R {
+/// Runs a job of the blocking pool, or of an executor. While somebody asks, its processor time counts for the label. A
+/// job in a loop's thread counts as what the loop does.
+pub(crate) fn run_job<R>(label: impl FnOnce() -> Option<Ref>, run: impl FnOnce() -> R) -> R {
     let is_counted = question() != 0 && CURRENT.get().is_none();
-    let _counted = is_counted.then(|| CountedJob::begin(label_now()));
+    let _counted = is_counted.then(|| CountedJob::begin(label()));
     run()
 }
 
-fn label_now() -> Option<Ref> {
+/// The label in the current context.
+pub(crate) fn label_now() -> Option<Ref> {
     VARIABLE.get().and_then(crate::capi::recycle::context::value_now)
 }
 
@@ -188,9 +189,7 @@ pub(crate) fn _run_labelled(
     func: Bound<'_, PyAny>,
     args: Bound<'_, PyTuple>,
 ) -> PyResult<Py<PyAny>> {
-    let is_counted = question() != 0 && CURRENT.get().is_none();
-    let _counted = is_counted.then(|| CountedJob::begin(Some(Ref::from(label))));
-    func.call1(args).map(Bound::unbind)
+    run_job(|| Some(Ref::from(label)), || func.call1(args).map(Bound::unbind))
 }
 
 /// The label of the current context has changed. Called by `wakeloop.label`.
