@@ -95,8 +95,7 @@ def serve_window(situation: str) -> None:
     threading.Thread(target=time.sleep, args=(LONG,)).start()
 
 
-def serve_rival(name: str, situation: str, port: int) -> list[str]:
-    os.environ["SITUATION"] = situation
+def rival_command(name: str, port: int) -> list[str]:
     if name == "uvicorn":
         own = ["--loop", "asyncio", "--log-level", "error"]
     else:
@@ -183,7 +182,7 @@ def measure(situation: str, requests: int) -> None:
         return
     for name in ("uvicorn", "granian"):
         port = free_port()
-        with running(serve_rival(name, situation, port), {"SITUATION": situation}):
+        with running(rival_command(name, port), {"SITUATION": situation}):
             until_it_answers(port)
             if SITUATIONS[situation] is not None:
                 ask(port, "/block")

@@ -46,7 +46,8 @@ def record(
     exit; a trace that is there is replaced. Choose a directory to which other users cannot write. In it, ``%p`` stands
     for the process's number, and ``%n`` for that of the trace, from 1 on. Without a path, only save() writes. size is the
     memory for events in bytes, 16 for each; it is rounded down to a power of two. Each worker thread of the runtime has a
-    quarter of it besides, from its first event on. On a free-threaded build each loop has so much. signal is a signal at which the trace is written too, and slow_turns
+    quarter of it besides, from its first event on. On a free-threaded build each loop has so much. signal is a signal
+    at which the trace is written too, and slow_turns
     says to write it after a turn that was longer than the loop's slow_turn_duration, at most every ten seconds; both need
     a path, and both write from a thread of their own.
 
