@@ -60,6 +60,7 @@ mod mailbox;
 mod memory;
 #[cfg_attr(not(feature = "python"), allow(dead_code, reason = "the names and the help are for Python"))]
 mod metrics;
+mod one_user;
 mod poison;
 pub mod reactor;
 #[cfg_attr(not(feature = "python"), allow(dead_code, reason = "only the Python half starts a recording"))]

@@ -3,8 +3,8 @@
 //! Its generation is the flag that workers of the runtime load before each event; loops are told by their own room.
 //! A forked child begins without one.
 
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::sync::{Arc, Mutex};
 
 use super::clock::{Clock, Moment, Scale};
@@ -14,6 +14,7 @@ use super::ring::{Content, Ring};
 use super::thread::thread_number;
 use super::trace::{Snapshot, Track};
 use crate::fork::ForkMutex;
+use crate::one_user::OneUser;
 
 /// The ring of a worker has this part of the size of the loops' ring.
 const WORKERS_PART: usize = 4;
@@ -61,23 +62,17 @@ pub(crate) struct Recording {
 #[derive(Debug)]
 pub(crate) struct LoopRing {
     pub(crate) ring: Ring,
-    taken: AtomicBool,
+    user: OneUser,
 }
 
 impl LoopRing {
     fn new(bytes: usize) -> Option<Arc<LoopRing>> {
-        Some(Arc::new(LoopRing { ring: Ring::new(bytes)?, taken: AtomicBool::new(false) }))
-    }
-
-    fn take(&self) -> bool {
-        // Ordering: Acquire pairs with the Release in `give_back`: this writer goes on after the last one.
-        !self.taken.swap(true, Acquire)
+        Some(Arc::new(LoopRing { ring: Ring::new(bytes)?, user: OneUser::new() }))
     }
 
     /// The loop writes no more. What it has written stays.
     pub(crate) fn give_back(&self) {
-        // Ordering: Release pairs with the Acquire in `take`.
-        self.taken.store(false, Release);
+        self.user.give_back();
     }
 }
 
@@ -190,14 +185,14 @@ impl Recording {
     /// too many loops.
     pub(crate) fn loop_ring(&self) -> Option<Arc<LoopRing>> {
         let mut rings = self.rings.lock().ok()?;
-        if let Some(ring) = rings.iter().find(|ring| self.one_ring || ring.take()) {
+        if let Some(ring) = rings.iter().find(|ring| self.one_ring || ring.user.take()) {
             return Some(Arc::clone(ring));
         }
         if rings.len() == MOST_WORKERS {
             return None;
         }
         let ring = LoopRing::new(self.size)?;
-        ring.take();
+        let _ = ring.user.take();
         rings.push(Arc::clone(&ring));
         Some(ring)
     }

@@ -1,10 +1,9 @@
 //! Requests about the next seconds of the process: how many, and one at a time of each kind.
 
 use std::ops::RangeInclusive;
-use std::sync::atomic::AtomicBool;
-use std::sync::atomic::Ordering::Relaxed;
 
 use super::answer::Answer;
+use crate::one_user::OneUser;
 
 /// The fewest and the most seconds of a request.
 const SECONDS: RangeInclusive<f64> = 0.01..=60.0;
@@ -19,7 +18,7 @@ pub(super) fn seconds(path: &str, given: Option<&str>) -> Result<f64, Answer> {
 
 /// Lets one request in at a time.
 #[derive(Debug)]
-pub(super) struct OneAtATime(AtomicBool);
+pub(super) struct OneAtATime(OneUser);
 
 /// The request that was let in. The next one may come when this is dropped, also if its connection has ended before.
 #[derive(Debug)]
@@ -27,23 +26,22 @@ pub(super) struct LetIn(&'static OneAtATime);
 
 impl OneAtATime {
     pub(super) const fn new() -> OneAtATime {
-        OneAtATime(AtomicBool::new(false))
+        OneAtATime(OneUser::new())
     }
 
     pub(super) fn enter(&'static self) -> Option<LetIn> {
-        // Relaxed, here and below: the flag stands for itself.
-        (!self.0.swap(true, Relaxed)).then(|| LetIn(self))
+        self.0.take().then(|| LetIn(self))
     }
 
     /// In a forked child: the parent's request is not its own.
     pub(super) fn forked(&self) {
-        self.0.store(false, Relaxed);
+        self.0.give_back();
     }
 }
 
 impl Drop for LetIn {
     fn drop(&mut self) {
-        self.0.0.store(false, Relaxed);
+        self.0.0.give_back();
     }
 }
 

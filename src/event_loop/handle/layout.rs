@@ -4,7 +4,8 @@
 //! instructions more per callback, a pyclass 490. A cycle through a Handle is broken when it runs or is cancelled,
 //! because both empty it. The loop's own traverse visits the references of the handles that only the loop owns. A
 //! TimerHandle that other code holds too, such as `asyncio.sleep` and `asyncio.timeout`, is tracked when the loop stops
-//! running, or from the beginning if the loop does not run, because only then can the loop itself be part of the cycle.
+//! running, because only then can the loop itself be part of the cycle. One that is made while the loop does not run is
+//! tracked from the beginning, if the loop has few timers (`MOST_TRACKED` in `calls.rs`).
 //!
 //! The callback and up to three arguments are stored inline. More arguments are stored as a tuple.
 //!

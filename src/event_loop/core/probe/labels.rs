@@ -14,11 +14,12 @@
 //!   stays right.
 
 use std::collections::HashMap;
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Mutex, MutexGuard, TryLockError};
 
 use crate::fork::ForkMutex;
+use crate::one_user::OneUser;
 
 /// How many labels a loop has at most. Further ones are counted together.
 const MOST: usize = 1_000;
@@ -74,27 +75,25 @@ static JOBS: ForkMutex<Vec<&'static JobSums>> = ForkMutex::new(Vec::new());
 #[derive(Debug, Default)]
 pub(crate) struct JobSums {
     pub(crate) labels: Labels,
-    taken: AtomicBool,
+    user: OneUser,
 }
 
 impl JobSums {
     /// Sums that no other job uses, until they are given back.
     pub(crate) fn take() -> &'static JobSums {
         let mut jobs = JOBS.lock();
-        // Ordering: Acquire pairs with the Release in `give_back`: this job goes on after the last one.
-        if let Some(free) = jobs.iter().find(|job| !job.taken.swap(true, Acquire)) {
+        if let Some(free) = jobs.iter().find(|job| job.user.take()) {
             return free;
         }
-        let made: &'static JobSums =
-            Box::leak(Box::new(JobSums { taken: AtomicBool::new(true), ..JobSums::default() }));
+        let made: &'static JobSums = Box::leak(Box::default());
+        let _ = made.user.take();
         jobs.push(made);
         made
     }
 
     /// The job has ended. Its sums stay until the question ends.
     pub(crate) fn give_back(&self) {
-        // Ordering: Release pairs with the Acquire in `take`.
-        self.taken.store(false, Release);
+        self.user.give_back();
     }
 }
 
