@@ -12,7 +12,7 @@ import threading
 
 import pytest
 
-from tests.primitives.test_tcp_stream import connected
+from tests.support.tcp_stream import connected
 from tests.support import script
 
 pytestmark = pytest.mark.usefixtures("runtime")

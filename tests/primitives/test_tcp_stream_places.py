@@ -18,7 +18,7 @@ import weakref
 
 import pytest
 
-from tests.primitives.test_tcp_stream import connected, in_pieces
+from tests.support.tcp_stream import connected, in_pieces
 from tests.support import loops, script
 
 pytestmark = pytest.mark.usefixtures("runtime")

@@ -1,15 +1,12 @@
 """TCP transports: the order of a connection's events, its ends, its state. Writing is in test_writing."""
 
 import asyncio
-import contextlib
 import errno
 import gc
-import linecache
 import os
 import re
 import socket
 import sys
-import warnings
 import weakref
 
 import pytest
@@ -259,119 +256,6 @@ def test_data_the_peer_sent_before_a_reset_is_received(run, turns):
     run(main())
 
 
-def test_pause_reading_stops_data_and_resume_brings_all_of_it(run):
-    async def main():
-        near, far = await pair()
-        assert near.transport.is_reading()
-        near.transport.pause_reading()
-        near.transport.pause_reading()
-        assert not near.transport.is_reading()
-        far.transport.write(b"while paused")
-        await asyncio.sleep(0.02)
-        assert near.data == b""
-        near.transport.resume_reading()
-        near.transport.resume_reading()
-        await near.received(12)
-        assert near.transport.is_reading()
-        await close(near, far)
-
-    run(main())
-
-
-def test_a_transport_that_resumes_reading_does_not_come_before_others_that_have_data_too(run):
-    """It is read in the next turn, and that turn asks which others are ready."""
-
-    async def main():
-        loop, seen = asyncio.get_running_loop(), []
-
-        class Noting(asyncio.Protocol):
-            def data_received(self, data):
-                seen.append(data)
-
-        def count_down(number):
-            seen.append(number)
-            loop.call_soon(*((count_down, number - 1) if number else (done.set_result, None)))
-
-        def begin():
-            paused.resume_reading()
-            others_peer.send(b"other")
-            count_down(2)
-
-        with socketpair() as (near, its_peer), socketpair() as (far, others_peer):
-            paused, _ = await loop.create_connection(Noting, sock=near)
-            other, _ = await loop.create_connection(Noting, sock=far)
-            paused.pause_reading()
-            its_peer.send(b"paused")
-            await asyncio.sleep(0.01)
-            done = loop.create_future()
-            loop.call_soon(begin)
-            await done
-            assert seen[:2] == [2, 1] and set(seen[2:4]) == {b"paused", b"other"} and seen[4:] == [0], seen
-            paused.abort()
-            other.abort()
-            await asyncio.sleep(0)
-
-    run(main())
-
-
-def test_the_end_waits_while_reading_is_paused(run):
-    async def main():
-        near, far = await pair()
-        near.transport.pause_reading()
-        far.transport.write(b"data")
-        far.transport.close()
-        await asyncio.sleep(0.02)
-        assert near.calls == ["connection_made"]
-        near.transport.resume_reading()
-        await near.lost
-        assert near.data == b"data" and near.calls[-2:] == ["eof_received", "connection_lost"]
-
-    run(main())
-
-
-def test_reading_paused_in_connection_made_stays_paused(run):
-    class Paused(Recording):
-        def connection_made(self, transport):
-            super().connection_made(transport)
-            transport.pause_reading()
-
-    async def main():
-        near, far = await pair(near=Paused)
-        far.transport.write(b"data")
-        await asyncio.sleep(0.02)
-        assert near.data == b""
-        near.transport.resume_reading()
-        await near.received(4)
-        await close(near, far)
-
-    run(main())
-
-
-def test_pausing_inside_data_received_stops_the_next_delivery(run):
-    class OneAtATime(Recording):
-        deliveries = 0
-
-        def data_received(self, data):
-            super().data_received(data)
-            self.deliveries += 1
-            self.transport.pause_reading()
-
-    async def main():
-        near, far = await pair(near=OneAtATime)
-        far.transport.write(os.urandom(4 << 20))
-        await asyncio.sleep(0.05)
-        assert near.deliveries == 1
-        while len(near.data) < 4 << 20:
-            before = near.deliveries
-            near.transport.resume_reading()
-            while near.deliveries == before:
-                await asyncio.sleep(0)
-            assert near.deliveries == before + 1
-        await close(near, far)
-
-    run(main())
-
-
 def test_closing_inside_data_received_ends_the_deliveries(run):
     class First(Recording):
         def data_received(self, data):
@@ -523,124 +407,6 @@ def test_transports_are_asyncios_and_can_be_weakly_referenced(run):
     run(main())
 
 
-def test_a_transport_dropped_unclosed_warns(loop_factory):
-    sock, peer = socket.socketpair()
-    loop = loop_factory()
-    transport, _ = loop.run_until_complete(loop.create_connection(asyncio.Protocol, sock=sock))
-    loop.run_until_complete(asyncio.sleep(0))
-    loop.close()
-    with pytest.warns(ResourceWarning, match=r"unclosed transport <.* fd=\d+>$"):
-        del transport, loop, _
-        gc.collect()
-    sock.close()
-    peer.close()
-
-
-KINDS = ["stream", "datagram", "read pipe", "write pipe"]
-
-
-async def left_open(kind):
-    """Returns a transport of a kind, and the other end of it."""
-    ours, theirs = socket.socketpair(type=socket.SOCK_DGRAM if kind == "datagram" else socket.SOCK_STREAM)
-    make = {"stream": connected, "datagram": bound, "read pipe": read, "write pipe": written}[kind]
-    transport, _ = await make(ours)
-    await asyncio.sleep(0)
-    return transport, theirs
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_warning_of_an_unclosed_transport_is_at_the_place_of_asyncios(loop_factory, kind):
-    """Filters name the module: `ignore::ResourceWarning:asyncio.selector_events`."""
-    module = asyncio.unix_events if "pipe" in kind else asyncio.selector_events
-    loop = loop_factory()
-    transport, theirs = loop.run_until_complete(left_open(kind))
-    loop.close()
-    with theirs, warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("ignore")
-        warnings.filterwarnings("always", "unclosed transport", ResourceWarning, rf"{re.escape(module.__name__)}\Z")
-        del transport, loop
-        gc.collect()
-    [warning] = [warning for warning in caught if "unclosed transport" in str(warning.message)]
-    assert warning.filename == module.__file__
-    assert "_warn(f" in linecache.getline(warning.filename, warning.lineno)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_warning_of_an_unclosed_transport_that_is_an_error_is_one_of_its_del(loop_factory, kind, monkeypatch):
-    loop, names = loop_factory(), []
-    transport, theirs = loop.run_until_complete(left_open(kind))
-    loop.close()
-    monkeypatch.setattr(sys, "unraisablehook", lambda args: names.append(getattr(args.object, "__name__", None)))
-    with theirs, warnings.catch_warnings():
-        warnings.filterwarnings("error", "unclosed transport")
-        warnings.filterwarnings("ignore", "unclosed <socket")
-        del transport, loop
-        gc.collect()
-    assert names == ["__del__"]
-
-
-async def connected(sock):
-    return await asyncio.get_running_loop().create_connection(asyncio.Protocol, sock=sock)
-
-
-async def bound(sock):
-    return await asyncio.get_running_loop().create_datagram_endpoint(asyncio.DatagramProtocol, sock=sock)
-
-
-async def read(sock):
-    return await asyncio.get_running_loop().connect_read_pipe(asyncio.Protocol, sock)
-
-
-async def written(sock):
-    return await asyncio.get_running_loop().connect_write_pipe(asyncio.Protocol, sock)
-
-
-@contextlib.contextmanager
-def left_open_on_purpose():
-    """For what is deleted inside: collects it without warnings about what is still open."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ResourceWarning)
-        yield
-        gc.collect()
-
-
-@pytest.mark.parametrize(
-    ("open_one", "end"),
-    [(connected, "close"), (connected, "abort"), (bound, "close"), (bound, "abort"), (read, "close"), (written, "close"), (written, "abort")],
-)
-def test_closing_a_transport_after_its_loop_is_a_runtime_error_once(loop_factory, open_one, end):
-    sock, peer = socket.socketpair(type=socket.SOCK_DGRAM if open_one is bound else socket.SOCK_STREAM)
-    loop = loop_factory()
-    transport, _ = loop.run_until_complete(open_one(sock))
-    loop.close()
-    with pytest.raises(RuntimeError, match="Event loop is closed"):
-        getattr(transport, end)()
-    assert transport.is_closing()
-    transport.close()
-    if open_one not in (read, written):  # asyncio's pipes raise at each abort
-        transport.abort()
-    with left_open_on_purpose():
-        del transport, loop, _
-    sock.close()
-    peer.close()
-
-
-def test_a_transport_with_unsent_data_can_be_closed_after_its_loop(loop_factory):
-    sock, peer = socket.socketpair()
-    loop = loop_factory()
-    transport, _ = loop.run_until_complete(connected(sock))
-    transport.write(bytes(10_000_000))
-    loop.close()
-    transport.close()
-    assert transport.is_closing() and transport.get_write_buffer_size() > 0
-    with pytest.raises(RuntimeError, match="Event loop is closed"):
-        transport.abort()
-    with left_open_on_purpose():
-        del transport, loop, _
-    sock.close()
-    peer.close()
-
-
 def test_a_write_that_fails_comes_before_more_data_than_one_buffer(run):
     async def main():
         sock, peer = socket.socketpair()
@@ -676,19 +442,6 @@ def test_repr_shows_the_state(run):
         fd = re.search(r" fd=\d+", repr(near.transport))[0]
         await close(near, far)
         assert f" closed{fd}>" in repr(near.transport)
-
-    run(main())
-
-
-def test_pausing_and_resuming_a_closed_transport_is_harmless(run):
-    async def main():
-        near, far = await pair()
-        await close(near, far)
-        near.transport.pause_reading()
-        near.transport.resume_reading()
-        assert not near.transport.is_reading()
-        near.transport.write(b"")
-        near.transport.write_eof() if not near.transport.is_closing() else None
 
     run(main())
 
