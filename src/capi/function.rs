@@ -306,6 +306,7 @@ pub(crate) fn is_method(found: &Ref, receiver: &Ref, address: usize) -> bool {
 
 /// Puts the methods of a table into a class.
 pub(super) fn define(class: &Bound<'_, PyType>, table: impl IntoIterator<Item = Definition>) -> PyResult<()> {
+    let home = Home::of(class)?;
     for definition in table {
         let vectorcall: ffi::vectorcallfunc = match definition.flags {
             flags if flags & ffi::METH_NOARGS != 0 => call_none,
@@ -315,8 +316,8 @@ pub(super) fn define(class: &Bound<'_, PyType>, table: impl IntoIterator<Item = 
         let name = interned(definition.name.to_str().unwrap_or_default())?;
         let (parameters, text) = described(&definition);
         let about = About {
-            qualified_name: qualified(class, &name)?,
-            module: attribute(class, "__module__")?,
+            qualified_name: home.qualified(&name)?,
+            module: home.module.clone_ref(),
             text: string(text)?,
             name: name.clone_ref(),
             parameters,
@@ -329,12 +330,13 @@ pub(super) fn define(class: &Bound<'_, PyType>, table: impl IntoIterator<Item = 
 
 /// Says that these functions of a class, which pyo3 or a slot of the type has made, return coroutines.
 pub(crate) fn are_coroutines(class: &Bound<'_, PyType>, names: &[&str]) -> PyResult<()> {
+    let home = Home::of(class)?;
     for name in names {
         let name = interned(name)?;
         let found = Ref::from(class.clone().into_any()).getattr(&name)?;
         // A static method was found as the function itself.
         let is_static = found.type_name() == c"builtin_function_or_method";
-        let function = around(&found, qualified(class, &name)?, attribute(class, "__module__")?)?;
+        let function = around(&found, home.qualified(&name)?, home.module.clone_ref())?;
         let function = if is_static {
             // SAFETY: a live object; an owned reference or null with an error.
             unsafe { Ref::from_owned(ffi::PyStaticMethod_New(function.as_ptr())) }.ok_or(Raised)?
@@ -411,22 +413,32 @@ fn described(definition: &Definition) -> (String, &'static str) {
     }
 }
 
-fn attribute(class: &Bound<'_, PyType>, name: &str) -> Result<Ref, Raised> {
-    Ref::from(class.clone().into_any()).getattr(&interned(name)?)
+/// Where the methods of a class are at home.
+struct Home {
+    class: Ref,
+    module: Ref,
 }
 
-fn qualified(class: &Bound<'_, PyType>, name: &Ref) -> Result<Ref, Raised> {
-    let home = attribute(class, "__qualname__")?;
-    string(&format!("{}.{}", home.text().unwrap_or_default(), name.text().unwrap_or_default()))
+impl Home {
+    fn of(class: &Bound<'_, PyType>) -> Result<Home, Raised> {
+        let class = Ref::from(class.clone().into_any());
+        let attribute = |name| class.getattr(&interned(name)?);
+        Ok(Home { module: attribute("__module__")?, class: attribute("__qualname__")? })
+    }
+
+    fn qualified(&self, name: &Ref) -> Result<Ref, Raised> {
+        string(&format!("{}.{}", self.class.text().unwrap_or_default(), name.text().unwrap_or_default()))
+    }
 }
 
 /// Puts a function into a class. If a native function is in the type's slot of that name, it stays there: `setattr` would
 /// have the interpreter call this function in its place.
 fn put(class: &Bound<'_, PyType>, name: &Ref, function: &Ref) -> Result<(), Raised> {
     let kind = class.as_type_ptr();
+    let may_have_slot = name.text().is_some_and(|name| name.starts_with("__"));
     // SAFETY: a live heap type has a dict, which lives as long. The type's caches are told of the change.
     unsafe {
-        if ffi::PyObject_HasAttr(kind.cast(), name.as_ptr()) == 0 {
+        if !may_have_slot || ffi::PyObject_HasAttr(kind.cast(), name.as_ptr()) == 0 {
             return status(ffi::PyObject_SetAttr(kind.cast(), name.as_ptr(), function.as_ptr()));
         }
         status(ffi::PyDict_SetItem((*kind).tp_dict, name.as_ptr(), function.as_ptr()))?;

@@ -6,8 +6,9 @@ use pyo3::ffi;
 
 use crate::capi::fallible::interned;
 use crate::capi::function::Function;
+use crate::capi::imports::imports;
 use crate::capi::shared::{code_of, dict_item};
-use crate::capi::{Native, Raised, Ref};
+use crate::capi::{Borrowed, Native, Raised, Ref};
 
 /// The packages whose Python functions and classes count as originals. C functions, the descriptors of C classes and
 /// modules always do.
@@ -84,8 +85,8 @@ impl Original {
             }
             // `__module__` would be wrong: functools.wraps copies it.
             let globals = ffi::PyFunction_GetGlobals(function.as_ptr());
-            let Some(home) = dict_item(globals, &interned("__name__")?) else { return Ok(None) };
-            let code = function.getattr(&interned("__code__")?)?;
+            let Some(home) = dict_item(globals, &imports().__name__) else { return Ok(None) };
+            let code = Borrowed::from_ptr(code_of(function.as_ptr())).to_owned();
             let code = Some(Code { function, code });
             Ok(is_ours_or_pythons(&home).then_some(Original { value, code }))
         }

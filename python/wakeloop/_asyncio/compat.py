@@ -47,8 +47,12 @@ def names_within(function: Any, module: Any) -> set[str]:
     """All names that a module's own function and the functions within it refer to; empty for any other function."""
     if not isinstance(function, types.FunctionType) or function.__globals__ is not vars(module):
         return set()
-    nested = [const for const in function.__code__.co_consts if isinstance(const, types.CodeType)]
-    return {name for code in [function.__code__, *nested] for name in code.co_names}
+    code = function.__code__
+    names = set(code.co_names)
+    for const in code.co_consts:
+        if type(const) is types.CodeType:
+            names.update(const.co_names)
+    return names
 
 
 #: Does asyncio refuse a second transport on the same socket? It does since Python 3.12.
