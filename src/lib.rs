@@ -82,6 +82,8 @@ mod compat;
 #[cfg(feature = "python")]
 mod event_loop;
 #[cfg(feature = "python")]
+mod kernel;
+#[cfg(feature = "python")]
 mod libssl;
 #[cfg(feature = "python")]
 mod module;

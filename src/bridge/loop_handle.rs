@@ -20,11 +20,11 @@ use crate::capi::call::call0;
 use crate::capi::error::{Outcome, exception};
 use crate::capi::imports::imports;
 use crate::capi::{Fallible, Fatal, Raised, Ref};
-use crate::event_loop::core::inbox::{Inbox, Message};
-use crate::event_loop::core::process::PARENTS_LOOP;
 use crate::event_loop::event_loop::EventLoop;
-use crate::event_loop::unraisable::unraisable;
 use crate::fork::Owner;
+use crate::kernel::core::inbox::{Inbox, Message};
+use crate::kernel::core::process::PARENTS_LOOP;
+use crate::kernel::unraisable::unraisable;
 use crate::poison::unpoisoned;
 
 /// Sends messages to one loop. It is `Send` and `Sync`. It may outlive the loop; messages to a closed loop are dropped.

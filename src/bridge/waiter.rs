@@ -12,9 +12,9 @@ use super::loop_handle::{LoopHandle, report, running_loop};
 use crate::capi::future::complete;
 use crate::capi::imports::imports;
 use crate::capi::{Raised, Ref, This};
-use crate::event_loop::core::Core;
-use crate::event_loop::futures::new_future;
 use crate::fork::Owned;
+use crate::kernel::core::Core;
+use crate::kernel::futures::new_future;
 use crate::poison::unpoisoned;
 
 /// A future of this loop.

@@ -17,16 +17,7 @@ use std::time::Duration;
 use pyo3::ffi;
 use pyo3::prelude::*;
 
-use super::core::inbox::THROUGH_INBOX;
-use super::core::loop_clock::custom_time;
-use super::core::loop_ref::LoopRef;
-use super::core::watched_fd::Direction;
-use super::core::{Core, Entry, closed};
 use super::event_loop::add_watch;
-use super::futures::new_future;
-use super::handle::layout::{Deadline, Handle, HandleRef, Parts, ThreadSafeHandle, TimerHandle};
-use super::support::call_support;
-use super::turn::take_calls;
 use crate::capi::arguments::refused;
 use crate::capi::class::ClassSpec;
 use crate::capi::error::{no_memory, unless_raised};
@@ -42,6 +33,15 @@ use crate::clock::monotonic;
 use crate::compat::clock::NativeTiming;
 use crate::compat::patches;
 use crate::compat::version::CREATE_TASK_TAKES_EAGER_START;
+use crate::kernel::core::inbox::THROUGH_INBOX;
+use crate::kernel::core::loop_clock::custom_time;
+use crate::kernel::core::loop_ref::LoopRef;
+use crate::kernel::core::watched_fd::Direction;
+use crate::kernel::core::{Core, Entry, closed};
+use crate::kernel::futures::new_future;
+use crate::kernel::handle::layout::{Deadline, Handle, HandleRef, Parts, ThreadSafeHandle, TimerHandle};
+use crate::kernel::support::call_support;
+use crate::kernel::turn::take_calls;
 
 type Loop<'a> = This<'a, Core>;
 

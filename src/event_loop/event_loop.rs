@@ -14,17 +14,8 @@ use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
 
-use super::core::Core;
-use super::core::probe::metrics::LoopFigures;
-use super::core::probe::registry::SlowCallback;
-use super::core::watched_fd::Direction;
-use super::entries::{from_handle, into_handle};
-use super::handle::layout::{Handle, Parts};
-use super::observe::{figures, gauges, probe};
 use super::sock::call::{Action, SockCall};
 use super::sock::file_transfer::FileTransfer;
-use super::support::call_support;
-use super::{stepping, turn, watch};
 use crate::capi::call::guard;
 use crate::capi::error::{exception, raise_os_error};
 use crate::capi::fallible::{list, py_tuple, try_list};
@@ -35,6 +26,15 @@ use crate::capi::section;
 use crate::capi::{Arguments, Fallible, Fatal, Raised, Ref, This};
 use crate::clock::monotonic_nanos;
 use crate::compat::version::WARNS_OF_BOOL_AS_DESCRIPTOR;
+use crate::kernel::core::Core;
+use crate::kernel::core::probe::metrics::LoopFigures;
+use crate::kernel::core::probe::registry::SlowCallback;
+use crate::kernel::core::watched_fd::Direction;
+use crate::kernel::entries::{from_handle, into_handle};
+use crate::kernel::handle::layout::{Handle, Parts};
+use crate::kernel::observe::{figures, gauges, probe};
+use crate::kernel::support::call_support;
+use crate::kernel::{stepping, turn, watch};
 
 /// The native half of wakeloop.EventLoop.
 #[pyclass(module = "wakeloop._core", name = "EventLoop", subclass, frozen)]

@@ -15,8 +15,6 @@
 use pyo3::ffi;
 use pyo3::prelude::*;
 
-use super::core::Core;
-use super::core::loop_ref::{LoopRef, LoopSlot};
 use crate::capi::class::{ClassSpec, field};
 use crate::capi::collector::{Traverse, Visitor};
 use crate::capi::fallible::interned;
@@ -28,6 +26,8 @@ use crate::capi::once::Once;
 use crate::capi::section::FREE_THREADED;
 use crate::capi::{Borrowed, Exception, Raised, Ref, Slot};
 use crate::compat::{Class, Function};
+use crate::kernel::core::Core;
+use crate::kernel::core::loop_ref::{LoopRef, LoopSlot};
 
 /// The classes, states and functions of asyncio and `concurrent.futures`, as they were at import.
 #[derive(Debug)]

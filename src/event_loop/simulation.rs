@@ -6,14 +6,14 @@ use std::sync::Arc;
 
 use pyo3::prelude::*;
 
-use super::core::Core;
-use super::core::fd_table::Status;
-use super::watch::selector_events;
 use crate::capi::fallible::list;
 use crate::capi::inspect::{float, integer};
 use crate::capi::methods::Method;
 use crate::capi::native::This;
 use crate::capi::{Raised, Ref};
+use crate::kernel::core::Core;
+use crate::kernel::core::fd_table::Status;
+use crate::kernel::watch::selector_events;
 
 fn next_deadline(core: This<'_, Core>) -> Result<Ref, Raised> {
     core.timers.next().map_or_else(|| Ok(Ref::none()), float)

@@ -17,7 +17,7 @@ use crate::capi::error::exception;
 use crate::capi::fallible::py_tuple;
 use crate::capi::threads::try_attach;
 use crate::capi::{Raised, Ref};
-use crate::event_loop::observe::labels::{label_now, run_job};
+use crate::kernel::observe::labels::{label_now, run_job};
 
 /// A call that is to be made, with everything that it needs.
 struct Call {

@@ -24,8 +24,8 @@ use crate::capi::inspect::boolean;
 use crate::capi::methods::Method;
 use crate::capi::sockaddr;
 use crate::capi::{Arguments, Borrowed, Fallible, Ref, This};
-use crate::event_loop::core::Core;
-use crate::event_loop::core::inbox::Lookup;
+use crate::kernel::core::Core;
+use crate::kernel::core::inbox::Lookup;
 use crate::resolver::{self, Addresses, Hints, LookupError};
 
 /// A label of a host name is shorter than this. For a longer one, Python's codec raises the error.

@@ -9,7 +9,7 @@ use crate::bridge::runtime;
 use crate::capi::Fallible;
 use crate::capi::error::exception;
 use crate::capi::fallible::try_list;
-use crate::event_loop::observe::figures;
+use crate::kernel::observe::figures;
 
 /// The figures of `wakeloop.RuntimeMetrics`, as a dict. None if the runtime has not started yet.
 #[pyfunction]

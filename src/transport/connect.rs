@@ -22,11 +22,11 @@ use crate::capi::fallible::tuple;
 use crate::capi::inspect::integer;
 use crate::capi::socket::with_socket;
 use crate::capi::{Fatal, Raised, Ref, Slot};
-use crate::event_loop::completion::complete;
-use crate::event_loop::core::{Core, core_of};
 use crate::event_loop::event_loop::EventLoop;
-use crate::event_loop::futures::new_future;
-use crate::event_loop::source::Source;
+use crate::kernel::completion::complete;
+use crate::kernel::core::{Core, core_of};
+use crate::kernel::futures::new_future;
+use crate::kernel::source::Source;
 use crate::reactor::{Interest, Readiness, Token};
 
 /// A socket that is connecting. It owns its descriptor until a transport takes it over.

@@ -21,7 +21,7 @@ use crate::capi::once::Once;
 use crate::capi::section::FREE_THREADED;
 use crate::capi::{Raised, Ref};
 use crate::compat::Class;
-use crate::event_loop::core::Core;
+use crate::kernel::core::Core;
 
 /// asyncio's two classes.
 #[derive(Debug)]

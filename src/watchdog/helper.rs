@@ -17,8 +17,8 @@ use super::attached;
 use super::detached::Thread;
 use super::stack::Stack;
 use crate::capi::Ref;
-use crate::event_loop::core::probe::heartbeat::{Beat, Heartbeat};
 use crate::fork::Owner;
+use crate::kernel::core::probe::heartbeat::{Beat, Heartbeat};
 use crate::poison::unpoisoned;
 use crate::runtime::SignalsBlocked;
 

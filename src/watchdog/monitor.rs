@@ -11,8 +11,8 @@ use super::helper::Shared;
 use super::output::Output;
 use super::report::{Report, describe, describe_end};
 use crate::clock::monotonic_nanos;
-use crate::event_loop::core::probe::heartbeat::{Beat, Heartbeat};
-use crate::event_loop::core::probe::registry;
+use crate::kernel::core::probe::heartbeat::{Beat, Heartbeat};
+use crate::kernel::core::probe::registry;
 
 /// The shortest limit. The monitor wakes up as often.
 const SHORTEST: u64 = 1_000_000;

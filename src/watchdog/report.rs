@@ -8,7 +8,7 @@ use super::detached::{Holder, Reader, Thread};
 use super::helper::{Answer, Question, Shared};
 use super::stack::Stack;
 use crate::capi::section::FREE_THREADED;
-use crate::event_loop::core::probe::heartbeat::{Beat, Heartbeat};
+use crate::kernel::core::probe::heartbeat::{Beat, Heartbeat};
 
 /// What can be said about a thread.
 #[derive(Debug, Default)]

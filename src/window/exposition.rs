@@ -5,9 +5,9 @@ use std::fmt::{self, Display, Write as _};
 
 use crate::bridge::runtime;
 use crate::clock::monotonic_nanos;
-use crate::event_loop::core::probe::metrics::ADDED;
-use crate::event_loop::core::probe::registry;
 use crate::histogram::{self, Snapshot};
+use crate::kernel::core::probe::metrics::ADDED;
+use crate::kernel::core::probe::registry;
 use crate::metrics::{Metric, Table, Value};
 
 /// The bounds of a histogram's buckets here are each four times the one before: every eighth of its own.

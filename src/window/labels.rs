@@ -9,8 +9,8 @@ use super::answer::Answer;
 use super::json::{self, Object, page};
 use super::period::{self, LetIn, OneAtATime};
 use crate::clock::{monotonic_nanos, other_thread_nanos};
-use crate::event_loop::core::probe::labels::{self, LabelSums, Moment};
-use crate::event_loop::core::probe::registry::{self, Asked};
+use crate::kernel::core::probe::labels::{self, LabelSums, Moment};
+use crate::kernel::core::probe::registry::{self, Asked};
 use crate::runtime::time::sleep;
 
 /// There is one question at a time.

@@ -10,7 +10,7 @@ use super::answer::{Answer, Content};
 use super::period::{self, OneAtATime};
 use super::python;
 use crate::clock::monotonic_nanos;
-use crate::event_loop::observe::recording::{PyRecording, refresh_all};
+use crate::kernel::observe::recording::{PyRecording, refresh_all};
 use crate::recorder::recording::{self, Recording};
 use crate::recorder::trace::Process;
 use crate::runtime::spawn_blocking;

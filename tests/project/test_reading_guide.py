@@ -12,7 +12,7 @@ from tests.structure.rules import Source
 ROOT = Path(__file__).parents[2]
 GUIDE = (ROOT / "docs/explanation/architecture.md").read_text().partition("## Reading guide")[2]
 SECTIONS = dict(re.findall(r"^### (.+)\n((?:(?!^### ).*\n)+)", GUIDE, re.MULTILINE))
-TURN = "src/event_loop/turn.rs"
+TURN = "src/kernel/turn.rs"
 #: Who wants to change the turn reads no more than this.
 MOST_LINES = 8000
 

@@ -72,8 +72,8 @@ def test_an_import_from_a_higher_floor_is_named(src):
 
 
 def test_a_path_in_code_to_a_room_of_the_same_floor_is_named(src):
-    line = append(src / "event_loop" / "mod.rs", "fn f() { crate::runtime::block_on(async {}) }")
-    assert f"upward: src/event_loop/mod.rs:{line} uses src/runtime/block_on.rs" in problems(src)
+    line = append(src / "kernel" / "mod.rs", "fn f() { crate::runtime::block_on(async {}) }")
+    assert f"upward: src/kernel/mod.rs:{line} uses src/runtime/block_on.rs" in problems(src)
 
 
 def test_a_room_without_a_floor_is_named(src):

@@ -1,6 +1,6 @@
 """Labels: names for what a program does, by which the window splits the processor time of its loops.
 
-Native code splits it (`src/event_loop/observe/labels.rs`); here the label is set.
+Native code splits it (`src/kernel/observe/labels.rs`); here the label is set.
 """
 
 from __future__ import annotations

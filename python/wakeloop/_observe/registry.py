@@ -1,6 +1,6 @@
 """The loops of this process, for tools that show them all.
 
-Native code has the list of them too, for threads without the GIL (`src/event_loop/core/probe/registry.rs`), with the
+Native code has the list of them too, for threads without the GIL (`src/kernel/core/probe/registry.rs`), with the
 names. Here are the objects.
 """
 

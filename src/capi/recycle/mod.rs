@@ -20,7 +20,7 @@
 //! nothing is reused ([`REUSES`](super::section::REUSES)): a reference count does not tell there whether another thread is about to look at an
 //! object, and the interpreter's allocator has a heap for each thread.
 //!
-//! Buffers that are not Python objects are reused in `event_loop::core::scratch`. Their content is copied before
+//! Buffers that are not Python objects are reused in `kernel::core::scratch`. Their content is copied before
 //! Python code runs, or one call at a time uses them.
 
 pub(crate) mod bytes_cache;

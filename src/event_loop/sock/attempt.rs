@@ -9,8 +9,6 @@ use std::os::fd::RawFd;
 use pyo3::ffi;
 use pyo3::prelude::*;
 
-use super::super::core::Core;
-use super::super::core::watched_fd::Direction;
 use crate::capi::buffer::{RawBytes, bytes_from};
 use crate::capi::error::{raise_errno, raise_os_error};
 use crate::capi::imports::imports;
@@ -19,6 +17,8 @@ use crate::capi::sockaddr::is_plain_socket;
 pub(super) use crate::capi::socket::SEND_FLAGS;
 use crate::capi::{Exception, Fallible, Raised, Ref};
 use crate::compat::descriptor;
+use crate::kernel::core::Core;
+use crate::kernel::core::watched_fd::Direction;
 
 /// Up to this size, data is received into the loop's buffer and then copied. For larger sizes it is received directly
 /// into the bytes object that the caller gets.

@@ -15,12 +15,6 @@ use std::rc::Rc;
 use pyo3::ffi;
 use pyo3::prelude::*;
 
-use super::super::completion::{complete, is_done};
-use super::super::core::Core;
-use super::super::core::loop_ref::LoopRef;
-use super::super::core::watched_fd::Direction;
-use super::super::futures::new_future;
-use super::super::watch;
 use super::attempt::{Attempt, SEND_FLAGS, accept, connected, file_descriptor, receive, sized, would_block};
 use super::exchange::Exchange;
 use super::file_transfer::{FileTransfer, Progress};
@@ -33,6 +27,12 @@ use crate::capi::native::native_class;
 use crate::capi::pending::{AsyncCall, Pending, Stage};
 use crate::capi::sockaddr::is_plain_socket;
 use crate::capi::{Borrowed, Fatal, Native, Raised, Ref, Slot, This};
+use crate::kernel::completion::{complete, is_done};
+use crate::kernel::core::Core;
+use crate::kernel::core::loop_ref::LoopRef;
+use crate::kernel::core::watched_fd::Direction;
+use crate::kernel::futures::new_future;
+use crate::kernel::watch;
 use crate::reactor::Readiness;
 use crate::recorder::event::Kind;
 
@@ -207,7 +207,7 @@ fn send_file(this: This<'_, SockCall>, socket: &Ref, transfer: &FileTransfer) ->
     if let Progress::Ended(outcome) = progress {
         return transfer.result(outcome).map(Some);
     }
-    watch::wait(core, fd, Direction::Write, socket, this.object().to_owned())?;
+    watch::wait(core, fd, Direction::Write, socket, this.object().to_owned(), Some(resume))?;
     if matches!(progress, Progress::Again) {
         core.requeue(core.fds.token(fd), Readiness::WRITABLE);
     }
@@ -266,7 +266,7 @@ impl AsyncCall for SockState {
                 }
             };
             let future = new_future()?;
-            watch::wait(this.core(), this.state.fd.get(), direction, &socket, future.clone_ref())?;
+            watch::wait(this.core(), this.state.fd.get(), direction, &socket, future.clone_ref(), None)?;
             future
         };
         // From now on there is a reference cycle: the future refers to the task, and the task to this call. A call that
@@ -305,7 +305,8 @@ fn is_buffer(target: &Slot) -> bool {
 }
 
 /// The descriptor is ready for a call that sends a file. Sends more, and wakes the task at the end of the file.
-pub(crate) fn resume(core: &Core, call: This<'_, SockCall>) -> Result<(), Fatal> {
+fn resume(call: &Ref, core: &Core) -> Result<(), Fatal> {
+    let Some(call) = SockCall::from_object(call) else { return Ok(()) };
     let (Some(future), Some(socket), Some(transfer)) =
         (call.future.get(), call.target.get(), call.transfer())
     else {

@@ -5,8 +5,6 @@
 
 use socket2::SockAddr;
 
-use super::super::core::Core;
-use super::super::core::watched_fd::Direction;
 use super::attempt::{Attempt, blocked, receive_by, sized};
 use crate::capi::buffer::Buffer;
 use crate::capi::fallible::tuple;
@@ -15,6 +13,8 @@ use crate::capi::inspect::integer;
 use crate::capi::sockaddr::to_python;
 use crate::capi::socket::{SEND_FLAGS, receive_from};
 use crate::capi::{Exception, Raised, Ref, Slot};
+use crate::kernel::core::Core;
+use crate::kernel::core::watched_fd::Direction;
 use crate::recorder::event::Kind;
 
 /// What the call does.

@@ -7,8 +7,6 @@ use std::cell::Cell;
 
 use pyo3::ffi;
 
-use super::super::core::Core;
-use super::super::support::call_support;
 use super::call::{Action, SockCall};
 use super::exchange::Exchange;
 use crate::capi::audit::has_hook;
@@ -19,6 +17,8 @@ use crate::capi::methods::Method;
 use crate::capi::sockaddr::{self, is_plain_socket};
 use crate::capi::{Arguments, Borrowed, Exception, Raised, Ref, Slot, This};
 use crate::compat::sockets::{self, Use};
+use crate::kernel::core::Core;
+use crate::kernel::support::call_support;
 
 type Loop<'a> = This<'a, Core>;
 

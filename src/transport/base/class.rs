@@ -17,9 +17,9 @@ use crate::capi::inspect::integer;
 use crate::capi::methods::{Attribute, Method, TypeSlot};
 use crate::capi::once::Once;
 use crate::capi::{Fallible, Fatal, Raised, Ref, Slot, This};
-use crate::event_loop::core::Core;
-use crate::event_loop::source::descriptor;
-use crate::event_loop::unraisable::unraisable;
+use crate::kernel::core::Core;
+use crate::kernel::source::descriptor;
+use crate::kernel::unraisable::unraisable;
 
 /// The alignment of the fields of every kind.
 const ALIGNMENT: usize = align_of::<usize>();

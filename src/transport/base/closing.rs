@@ -7,7 +7,7 @@ use super::watching;
 use crate::capi::error::{Outcome, raise_os_error, take_unless_fatal};
 use crate::capi::imports::imports;
 use crate::capi::{Fatal, Raised, Ref, This};
-use crate::event_loop::core::Core;
+use crate::kernel::core::Core;
 
 /// The message when the poller cannot register a descriptor. The error goes to the exception handler, because the peer
 /// has not caused it.

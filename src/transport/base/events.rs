@@ -6,8 +6,8 @@
 
 use super::transport::{self, TransportKind};
 use crate::capi::{Fatal, Ref, This};
-use crate::event_loop::core::Core;
-use crate::event_loop::source::{Source, Status};
+use crate::kernel::core::Core;
+use crate::kernel::source::{Source, Status};
 use crate::reactor::Readiness;
 
 /// A transport that handles one event at a time.

@@ -4,7 +4,7 @@ use super::closing::{finish, watch_or_lose};
 use super::reporting::{notify_pause, notify_resume};
 use super::transport::TransportKind;
 use crate::capi::{Fatal, Raised, This};
-use crate::event_loop::core::Core;
+use crate::kernel::core::Core;
 
 /// Calls `pause_writing` if more bytes than the high-water mark are unsent.
 pub(crate) fn maybe_pause<T: TransportKind>(this: This<'_, T>) -> Result<(), Raised> {

@@ -13,8 +13,8 @@ use crate::capi::error::{Outcome, raise_errno, raise_os_error, undisturbed};
 use crate::capi::imports::imports;
 use crate::capi::native;
 use crate::capi::{Fallible, Fatal, Raised, Ref, This};
-use crate::event_loop::completion::complete;
-use crate::event_loop::core::Core;
+use crate::kernel::completion::complete;
+use crate::kernel::core::Core;
 use crate::reactor::{Interest, Readiness};
 
 /// The parts of a new transport.

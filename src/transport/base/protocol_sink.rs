@@ -15,7 +15,7 @@ use crate::capi::imports::imports;
 use crate::capi::inspect::{clear_error, integer};
 use crate::capi::{Exception, Raised, Ref, Slot};
 use crate::compat::InlineCache;
-use crate::event_loop::core::Core;
+use crate::kernel::core::Core;
 use crate::transport::reader_feed;
 
 /// How data is delivered to the protocol.

@@ -6,8 +6,8 @@ use crate::capi::error::{raise, take_exception, take_unless_fatal};
 use crate::capi::fallible::string_or_none;
 use crate::capi::imports::imports;
 use crate::capi::{Borrowed, Fatal, Raised, Ref, This};
-use crate::event_loop::core::Core;
-use crate::event_loop::observe::recording;
+use crate::kernel::core::Core;
+use crate::kernel::observe::recording;
 
 /// Where asyncio calls a protocol's method. The report of an error names it.
 #[derive(Debug, Clone, Copy)]

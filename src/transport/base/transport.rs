@@ -35,9 +35,9 @@ use crate::capi::native::{Dealloc, WeakList};
 use crate::capi::{Borrowed, Exception, Fatal, Raised, Ref, Slot, This};
 use crate::compat::MAX_SIZE;
 use crate::compat::transports::Replaced;
-use crate::event_loop::core::Core;
-use crate::event_loop::core::loop_ref::LoopRef;
-use crate::event_loop::source::{Source, SourceKind, Status};
+use crate::kernel::core::Core;
+use crate::kernel::core::loop_ref::LoopRef;
+use crate::kernel::source::{Source, SourceKind, Status};
 use crate::reactor::{Interest, Readiness, Token};
 
 /// The fields of every transport.

@@ -14,8 +14,8 @@ use std::io;
 
 use super::transport::{TransportBase, TransportKind};
 use crate::capi::This;
-use crate::event_loop::core::Core;
-use crate::event_loop::core::ready::NativeStep;
+use crate::kernel::core::Core;
+use crate::kernel::core::ready::NativeStep;
 use crate::reactor::Interest;
 
 /// Updates the registration to the transport's interest. If another thread waits in the poller, queues `again`, which

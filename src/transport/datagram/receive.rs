@@ -22,7 +22,7 @@ use crate::capi::error::{handling, raise_os_error};
 use crate::capi::imports::imports;
 use crate::capi::socket::receive_from;
 use crate::capi::{Fatal, Raised, Ref, This};
-use crate::event_loop::core::{Core, RECEIVE};
+use crate::kernel::core::{Core, RECEIVE};
 use crate::reactor::Readiness;
 
 use super::state::Datagram;

@@ -29,7 +29,7 @@ use crate::capi::socket::{SEND_FLAGS, with_socket};
 use crate::capi::{Borrowed, Exception, Fallible, Fatal, Raised, Ref, This};
 use crate::clock::ticks;
 use crate::compat::sockets::{self, Use};
-use crate::event_loop::core::Core;
+use crate::kernel::core::Core;
 use crate::recorder::event::Kind;
 use crate::transport::base::closing::{fatal_error, watch_or_lose, watch_or_raise};
 use crate::transport::base::flow_control::{after_send, maybe_pause};

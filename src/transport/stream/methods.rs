@@ -5,8 +5,8 @@ use super::state::Stream;
 use crate::capi::methods::{Attribute, Method};
 use crate::capi::{Arguments, Exception, Raised, Ref, This};
 use crate::compat::version::TRANSPORT_SENDS_PIECES;
-use crate::event_loop::completion::complete;
-use crate::event_loop::futures::new_future;
+use crate::kernel::completion::complete;
+use crate::kernel::futures::new_future;
 use crate::transport::base::methods::{close_now, force_close_now, patchable, shown_buffer};
 use crate::transport::base::transport::TransportKind;
 

@@ -13,10 +13,10 @@ use pyo3::prelude::*;
 use super::state::{SendingFile, Stream};
 use crate::capi::error::{Outcome, exception, take_unless_fatal};
 use crate::capi::{Fatal, Raised, Ref, This};
-use crate::event_loop::completion::{complete_with, is_done};
-use crate::event_loop::core::Core;
-use crate::event_loop::futures::new_future;
 use crate::event_loop::sock::file_transfer::{FileTransfer, Progress};
+use crate::kernel::completion::{complete_with, is_done};
+use crate::kernel::core::Core;
+use crate::kernel::futures::new_future;
 
 /// Sends a file through a transport, after `_make_empty_waiter` was called and its future has completed. Returns a
 /// future of (number of bytes sent, exception or `None`). Returns `None` if the transport is not in that state.

@@ -28,7 +28,7 @@ use crate::capi::native::{self, native_class};
 use crate::capi::section::FREE_THREADED;
 use crate::capi::{Arguments, Borrowed, Exception, Raised, Ref, Slot, This};
 use crate::clock::monotonic_nanos;
-use crate::event_loop::core::Core;
+use crate::kernel::core::Core;
 
 /// What the call does.
 #[derive(Debug)]

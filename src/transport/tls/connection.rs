@@ -13,7 +13,7 @@ use crate::capi::collector::{Traverse, Visitor};
 use crate::capi::fallible::interned;
 use crate::capi::native::{Class, Dealloc, Native};
 use crate::capi::{Borrowed, Raised, Slot, This};
-use crate::event_loop::core::{Core, core_of};
+use crate::kernel::core::{Core, core_of};
 use crate::transport::base::protocol_sink::ProtocolSink;
 use crate::transport::base::water_marks::WaterMarks;
 use crate::transport::base::write_buffer::WriteBuffer;

@@ -19,7 +19,7 @@ use super::records::{End, Room, Wrote};
 use crate::capi::buffer::bytes_from;
 use crate::capi::call::call0;
 use crate::capi::{Raised, Ref, Slot};
-use crate::event_loop::core::Core;
+use crate::kernel::core::Core;
 
 /// The engine of one connection.
 #[derive(Debug)]

@@ -12,8 +12,8 @@ use crate::capi::buffer::{Buffer, RawBytes};
 use crate::capi::call::in_kept_context;
 use crate::capi::error::raise;
 use crate::capi::{Exception, Raised, Ref, This};
-use crate::event_loop::core::Core;
-use crate::event_loop::observe::recording;
+use crate::kernel::core::Core;
+use crate::kernel::observe::recording;
 use crate::transport::base::protocol_sink::Delivery;
 use crate::transport::base::sizes::{DIRECT, LARGE};
 

@@ -12,7 +12,7 @@ use crate::capi::error::{handling, raise};
 use crate::capi::fallible::string_or_none;
 use crate::capi::{Exception, Fatal, Raised, Ref, This};
 use crate::clock::ticks;
-use crate::event_loop::core::{Core, RECEIVE};
+use crate::kernel::core::{Core, RECEIVE};
 use crate::transport::base::protocol_sink::Delivery;
 use crate::transport::base::write_buffer::Done;
 use crate::transport::base::write_habit::Departure;

@@ -10,7 +10,7 @@ use crate::clock::{monotonic_nanos, thread_nanos};
 
 /// Looks at the counters. Called before a poll, twice a second.
 #[cold]
-pub(in crate::event_loop) fn look(core: &Core, now: u64) {
+pub(in crate::kernel) fn look(core: &Core, now: u64) {
     let suspicion = core.probe.busy_waits.look(now, thread_nanos(), core.probe.counters);
     core.instrumentation.set_sampled(suspicion == Suspicion::Sample);
     if suspicion == Suspicion::None {
@@ -19,13 +19,13 @@ pub(in crate::event_loop) fn look(core: &Core, now: u64) {
 }
 
 /// The run of the loop ends.
-pub(in crate::event_loop) fn leave(core: &Core) {
+pub(in crate::kernel) fn leave(core: &Core) {
     core.instrumentation.set_sampled(false);
     core.probe.registered.end_busy_wait();
 }
 
 /// An entry is about to run, and the loop is suspected. Keeps the entry if it is the one that waits busily.
-pub(in crate::event_loop) fn note(core: &Core, entry: &Entry) -> Result<(), Fatal> {
+pub(in crate::kernel) fn note(core: &Core, entry: &Entry) -> Result<(), Fatal> {
     let callback = match entry {
         Entry::Call { callback, .. } => Some(callback.clone_ref()),
         Entry::Handle(handle) => handle.callback(),

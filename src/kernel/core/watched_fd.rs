@@ -7,6 +7,7 @@ use std::cell::Cell;
 use pyo3::ffi;
 
 use super::super::handle::layout::{Handle, is_handle};
+use super::ready::NativeStep;
 use crate::capi::{Borrowed, Ref, Slot};
 use crate::reactor::Interest;
 
@@ -28,10 +29,12 @@ pub(crate) enum Registration {
     Doubtful,
 }
 
-/// The waiters: for each direction a Handle, the future of a socket call, or a socket call that resumes by itself.
+/// The waiters: for each direction a Handle, a future, or an object that goes on when it is woken. `C` is the loop's core.
 #[derive(Debug)]
-pub(crate) struct WatchedFd {
+pub(crate) struct WatchedFd<C> {
     sides: [Slot; 2],
+    /// For each direction, how its waiter is woken, if it is neither a Handle nor a future.
+    wakes: [Cell<Option<NativeStep<C>>>; 2],
     /// For each direction, the number of polls when its callback was set. Events of the last of these polls are not for
     /// it: in asyncio a callback that was replaced, or removed and added again, is called in the next turn.
     set_after: [Cell<u64>; 2],
@@ -46,10 +49,11 @@ pub(crate) struct WatchedFd {
     pub(crate) file: Slot,
 }
 
-impl WatchedFd {
-    pub(crate) fn new() -> WatchedFd {
+impl<C> WatchedFd<C> {
+    pub(crate) fn new() -> WatchedFd<C> {
         WatchedFd {
             sides: [const { Slot::empty() }; 2],
+            wakes: [const { Cell::new(None) }; 2],
             set_after: [const { Cell::new(0) }; 2],
             registration: Cell::new(Registration::None),
             internal: Cell::new(false),
@@ -60,6 +64,10 @@ impl WatchedFd {
 
     pub(crate) fn side(&self, direction: Direction) -> &Slot {
         &self.sides[direction as usize]
+    }
+
+    pub(crate) fn wake(&self, direction: Direction) -> &Cell<Option<NativeStep<C>>> {
+        &self.wakes[direction as usize]
     }
 
     pub(crate) fn set_after(&self, direction: Direction) -> &Cell<u64> {

@@ -43,7 +43,7 @@ unsafe impl Send for Running {}
 static RUNNING: ForkMutex<Vec<Running>> = ForkMutex::new(Vec::new());
 
 /// The loop begins to run, in this thread. [`leave`] ends this.
-pub(in crate::event_loop) fn enter(core: &Core) {
+pub(in crate::kernel) fn enter(core: &Core) {
     let thread = thread_number();
     let entry = core.probe.registered.entry();
     RUNNING.lock().push(Running { core: NonNull::from(core), thread, entry });
@@ -51,13 +51,13 @@ pub(in crate::event_loop) fn enter(core: &Core) {
 }
 
 /// The loop stops running.
-pub(in crate::event_loop) fn leave(core: &Core) {
+pub(in crate::kernel) fn leave(core: &Core) {
     core.probe.recorder.note(Kind::Leave, 0);
     RUNNING.lock().retain(|running| running.core != NonNull::from(core));
 }
 
 /// Takes notice of a recording that was started or stopped.
-pub(in crate::event_loop) fn refresh(core: &Core, thread: u64) {
+pub(in crate::kernel) fn refresh(core: &Core, thread: u64) {
     core.instrumentation.set_recorded(core.probe.recorder.refresh(thread));
 }
 
@@ -82,7 +82,7 @@ pub(crate) fn refresh_all() {
 
 /// The loop has waited, or is about to, and was asked to look.
 #[cold]
-pub(in crate::event_loop) fn asked(core: &Core) {
+pub(in crate::kernel) fn asked(core: &Core) {
     let registered = &core.probe.registered;
     if registered.is_asked_for(Asked::Recording) {
         // Before the look: the next recording asks again.
@@ -100,7 +100,7 @@ fn note_turn(core: &Core) {
 
 /// Records that a timer is due, `late` seconds after its deadline.
 #[inline(always)]
-pub(in crate::event_loop) fn timer(core: &Core, late: f64) {
+pub(in crate::kernel) fn timer(core: &Core, late: f64) {
     if core.probe.recorder.is_on() {
         note_turn(core);
         core.probe.recorder.note(Kind::Timer, duration((late * 1e9) as u64));
@@ -108,7 +108,7 @@ pub(in crate::event_loop) fn timer(core: &Core, late: f64) {
 }
 
 /// Records that the event of a descriptor is about to be handled.
-pub(in crate::event_loop) fn ready(core: &Core, fd: RawFd) {
+pub(in crate::kernel) fn ready(core: &Core, fd: RawFd) {
     note_turn(core);
     core.probe.recorder.note(Kind::Ready, fd as u64);
 }
@@ -116,7 +116,7 @@ pub(in crate::event_loop) fn ready(core: &Core, fd: RawFd) {
 /// Records that an entry of the ready queue is about to run. `subject` is its callback, or the handle or object that
 /// runs it.
 #[inline(always)]
-pub(in crate::event_loop) fn entry(core: &Core, subject: Borrowed<'_>) {
+pub(in crate::kernel) fn entry(core: &Core, subject: Borrowed<'_>) {
     note_turn(core);
     core.probe.recorder.write(Kind::Callback, |recording| naming::of_subject(&recording.names, &subject));
 }
@@ -124,7 +124,7 @@ pub(in crate::event_loop) fn entry(core: &Core, subject: Borrowed<'_>) {
 /// The same, for a handle that Python code runs.
 #[cold]
 #[inline(never)]
-pub(in crate::event_loop) fn handle(core: &Core, handle: &Ref) {
+pub(in crate::kernel) fn handle(core: &Core, handle: &Ref) {
     core.probe.recorder.write(Kind::Callback, |recording| naming::of_subject(&recording.names, handle));
 }
 
@@ -140,7 +140,7 @@ pub(crate) fn call(core: &Core, callable: &Ref) {
 /// Called at the end of a turn that was longer than the loop's limit, with its length in nanoseconds. Writes the trace
 /// if the recorder was started with `slow_turns=True`.
 #[cold]
-pub(in crate::event_loop) fn slow_turn(core: &Core, nanos: u64) -> Result<(), Fatal> {
+pub(in crate::kernel) fn slow_turn(core: &Core, nanos: u64) -> Result<(), Fatal> {
     if !core.probe.recorder.is_on() {
         return Ok(());
     }

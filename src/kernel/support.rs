@@ -7,7 +7,7 @@ use crate::capi::{Borrowed, Raised, Ref};
 
 /// Calls a function of `wakeloop._support`.
 #[cold]
-pub(super) fn call_support(
+pub(crate) fn call_support(
     py: Python<'_>,
     function: &str,
     arguments: &[Borrowed<'_>],

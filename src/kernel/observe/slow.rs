@@ -18,7 +18,7 @@ use crate::histogram::LOWEST;
 
 /// A callback of the ready queue has returned, or a native object has handled an event.
 #[inline(always)]
-pub(in crate::event_loop) fn note(core: &Core, work: &Ref, batch: &mut Batch) -> Result<(), Raised> {
+pub(in crate::kernel) fn note(core: &Core, work: &Ref, batch: &mut Batch) -> Result<(), Raised> {
     // First, because a chain of callbacks asks each time.
     if let Batch::One(end) = batch {
         let now = monotonic_nanos();
@@ -32,7 +32,7 @@ pub(in crate::event_loop) fn note(core: &Core, work: &Ref, batch: &mut Batch) ->
 
 /// The same, in a batch whose items are timed one by one.
 #[inline(always)]
-pub(in crate::event_loop) fn note_lap(core: &Core, work: &Ref, laps: &mut Laps) -> Result<(), Raised> {
+pub(in crate::kernel) fn note_lap(core: &Core, work: &Ref, laps: &mut Laps) -> Result<(), Raised> {
     match laps.next() {
         None => Ok(()),
         Some(taken) => long_item(core, taken, Some(work)),
@@ -40,7 +40,7 @@ pub(in crate::event_loop) fn note_lap(core: &Core, work: &Ref, laps: &mut Laps) 
 }
 
 /// A part of a large batch has ended. Did it take long?
-pub(in crate::event_loop) fn note_part(core: &Core, batch: &mut Batch) -> Result<bool, Fatal> {
+pub(in crate::kernel) fn note_part(core: &Core, batch: &mut Batch) -> Result<bool, Fatal> {
     let Batch::Parts(laps) = batch else { return Ok(false) };
     match laps.next() {
         None => Ok(false),
@@ -67,7 +67,7 @@ fn long_item(core: &Core, taken: u64, work: Option<&Ref>) -> Result<(), Raised> 
 
 /// A turn with a poll begins its work at `now`. Counts how long that work has been ready.
 #[inline(always)]
-pub(in crate::event_loop) fn note_delay(core: &Core, now: u64) {
+pub(in crate::kernel) fn note_delay(core: &Core, now: u64) {
     let late = match core.timers.next() {
         // The cast makes zero of a deadline that is not over.
         Some(deadline) if !core.custom_clock() => (now as f64 - deadline * 1e9) as u64,
@@ -80,7 +80,7 @@ pub(in crate::event_loop) fn note_delay(core: &Core, now: u64) {
 
 /// A turn ends at `now`. Counts its length.
 #[inline(always)]
-pub(in crate::event_loop) fn end_turn(core: &Core, now: u64) -> Result<(), Fatal> {
+pub(in crate::kernel) fn end_turn(core: &Core, now: u64) -> Result<(), Fatal> {
     let length = core.probe.meter.elapsed(now);
     if length >= LOWEST { end_long_turn(core, now, length) } else { Ok(()) }
 }

@@ -101,13 +101,13 @@ impl<C> SourceEntry<C> {
 pub(crate) enum Kind<C> {
     Free,
     Source(SourceEntry<C>),
-    Watched(Rc<WatchedFd>),
+    Watched(Rc<WatchedFd<C>>),
 }
 
 /// The object that handles an event.
 pub(crate) enum Target<C> {
     Source(Ref, OnReady<C>),
-    Watched(RawFd, Rc<WatchedFd>),
+    Watched(RawFd, Rc<WatchedFd<C>>),
 }
 
 #[derive(Debug)]
@@ -193,13 +193,14 @@ impl<C> FdTable<C> {
     /// Sets the waiter of one direction. Returns the previous one.
     pub(crate) fn set_waiter(
         &self,
-        watched: &WatchedFd,
+        watched: &WatchedFd<C>,
         direction: Direction,
         waiter: Option<Ref>,
     ) -> Option<Ref> {
         let (before, side) = (watched.callbacks(), watched.side(direction));
         let old = side.take();
         side.set(waiter);
+        watched.wake(direction).set(None);
         self.callbacks.set(self.callbacks.get() - before + watched.callbacks());
         old
     }
@@ -224,7 +225,7 @@ impl<C> FdTable<C> {
     }
 
     /// The record of a watched descriptor.
-    pub(crate) fn watched(&self, fd: RawFd) -> Option<Rc<WatchedFd>> {
+    pub(crate) fn watched(&self, fd: RawFd) -> Option<Rc<WatchedFd<C>>> {
         match self.entries.borrow().get(fd as usize) {
             Some(Entry { kind: Kind::Watched(watched), .. }) => Some(Rc::clone(watched)),
             _ => None,

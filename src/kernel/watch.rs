@@ -16,6 +16,7 @@ use pyo3::ffi;
 
 use super::core::Core;
 use super::core::fd_table::Kind;
+use super::core::ready::NativeStep;
 use super::core::watched_fd::{Direction, Registration, WatchedFd};
 use super::handle::layout::HandleRef;
 use crate::capi::error::raise_os_error;
@@ -75,7 +76,7 @@ fn apply(core: &Core, fd: RawFd) -> io::Result<()> {
 
 /// Removes a record from the table. The record may have the last reference to a file object, whose destructor may call
 /// this module again. So the borrow of the poller ends first.
-fn forget(core: &Core, fd: RawFd, watched: Rc<WatchedFd>, poller: std::cell::Ref<'_, Poller>) {
+fn forget(core: &Core, fd: RawFd, watched: Rc<WatchedFd<Core>>, poller: std::cell::Ref<'_, Poller>) {
     drop(poller);
     drop((core.fds.remove(fd), watched));
 }
@@ -90,7 +91,7 @@ pub(crate) fn apply_deferred(core: &Core) -> Result<(), Fatal> {
 }
 
 /// The record of `fd`. Makes one if there is none.
-fn record(core: &Core, fd: RawFd) -> Result<Rc<WatchedFd>, Raised> {
+fn record(core: &Core, fd: RawFd) -> Result<Rc<WatchedFd<Core>>, Raised> {
     if let Some(watched) = core.fds.watched(fd) {
         return Ok(watched);
     }
@@ -158,14 +159,15 @@ fn cancel(waiter: Option<Ref>) {
     }
 }
 
-/// Registers `waiter` until `fd` is ready. A future is then completed, and a socket call is resumed. `socket` is the
-/// object that has the descriptor.
+/// Registers `waiter` until `fd` is ready. Then `wake` is called with it; without that, it is a future, and is completed.
+/// `socket` is the object that has the descriptor.
 pub(crate) fn wait(
     core: &Core,
     fd: RawFd,
     direction: Direction,
     socket: &Ref,
     waiter: Ref,
+    wake: Option<NativeStep<Core>>,
 ) -> Result<(), Raised> {
     core.check_process()?;
     core.check_usable()?;
@@ -177,6 +179,7 @@ pub(crate) fn wait(
     let owner = if known { None } else { weak_reference(socket)? };
     let watched = record(core, fd)?;
     let old = core.fds.set_waiter(&watched, direction, Some(waiter));
+    watched.wake(direction).set(wake);
     let level = matches!(watched.registration.get(), Registration::Level(_));
     // An edge counts for the socket that it was registered for, to which the record refers weakly.
     let keeps_edge = known || owner.is_some();
@@ -215,7 +218,7 @@ fn weak_reference(object: &Ref) -> Result<Option<Ref>, Raised> {
 }
 
 /// Registers `fd` edge-triggered for the socket to which `owner` refers. `None` means that this was done before.
-fn keep_edge(core: &Core, fd: RawFd, watched: &WatchedFd, owner: Option<Ref>) -> Result<(), Raised> {
+fn keep_edge(core: &Core, fd: RawFd, watched: &WatchedFd<Core>, owner: Option<Ref>) -> Result<(), Raised> {
     let (Some(poller), Some(owner)) = (core.poller_to_change(), owner) else { return Ok(()) };
     let token = core.fds.token(fd);
     poller.ensure_edge(fd, token, Interest::BOTH).map_err(|error| raise_os_error(&error))?;

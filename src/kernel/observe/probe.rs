@@ -4,7 +4,7 @@
 use super::super::core::fd_table::descriptor;
 use super::super::core::probe::heartbeat::{Heartbeat, NOBODY};
 use super::super::core::probe::registry::Asked;
-pub(in crate::event_loop) use super::super::core::probe::turn_meter::{Batch, Laps};
+pub(in crate::kernel) use super::super::core::probe::turn_meter::{Batch, Laps};
 use super::super::core::{Core, Entry};
 use super::{busy_waits, gauges, labels, recording, slow};
 use crate::capi::error::{undisturbed, unless_raised};
@@ -18,7 +18,7 @@ use crate::recorder::event::{Kind, duration};
 // -- runs and turns
 
 #[inline(always)]
-pub(in crate::event_loop) fn run_begins(core: &Core) {
+pub(in crate::kernel) fn run_begins(core: &Core) {
     let (probe, now) = (&core.probe, monotonic_nanos());
     probe.counters.started.set(now);
     probe.meter.begin_run(now, ticks());
@@ -32,12 +32,12 @@ pub(in crate::event_loop) fn run_begins(core: &Core) {
 
 /// The last turn of a run has ended.
 #[inline(always)]
-pub(in crate::event_loop) fn last_turn_ends(core: &Core) -> Result<(), Fatal> {
+pub(in crate::kernel) fn last_turn_ends(core: &Core) -> Result<(), Fatal> {
     slow::end_turn(core, monotonic_nanos())
 }
 
 #[inline(always)]
-pub(in crate::event_loop) fn run_ends(core: &Core) {
+pub(in crate::kernel) fn run_ends(core: &Core) {
     let counters = &core.probe.counters;
     counters.running.set(counters.running_at(monotonic_nanos()));
     counters.started.set(0);
@@ -49,14 +49,14 @@ pub(in crate::event_loop) fn run_ends(core: &Core) {
 
 /// A turn without a poll begins. It is not measured: since the last poll all turns together were short.
 #[inline(always)]
-pub(in crate::event_loop) fn turn_goes_on(core: &Core, now: u64) {
+pub(in crate::kernel) fn turn_goes_on(core: &Core, now: u64) {
     core.probe.meter.begin_turn(now);
     core.probe.counters.turns.add(1);
 }
 
 /// A turn ends, and the next one is about to poll.
 #[inline(always)]
-pub(in crate::event_loop) fn turn_ends(core: &Core, now: u64) -> Result<(), Fatal> {
+pub(in crate::kernel) fn turn_ends(core: &Core, now: u64) -> Result<(), Fatal> {
     let probe = &core.probe;
     probe.heartbeat.get().turn(now);
     slow::end_turn(core, now)?;
@@ -91,14 +91,14 @@ fn asked_while_it_waited(core: &Core) {
 
 /// A turn begins its work: the poll is over.
 #[inline(always)]
-pub(in crate::event_loop) fn turn_begins(core: &Core, now: u64) {
+pub(in crate::kernel) fn turn_begins(core: &Core, now: u64) {
     core.probe.meter.begin_turn(now);
     slow::note_delay(core, now);
     core.probe.counters.turns.add(1);
 }
 
 /// Python code steps a turn. Such turns are not measured.
-pub(in crate::event_loop) fn turn_is_stepped(core: &Core, thread: u64) {
+pub(in crate::kernel) fn turn_is_stepped(core: &Core, thread: u64) {
     core.probe.counters.turns.add(1);
     core.probe.counters.stepped_turns.add(1);
     recording::refresh(core, thread);
@@ -106,12 +106,12 @@ pub(in crate::event_loop) fn turn_is_stepped(core: &Core, thread: u64) {
 }
 
 /// Python code steps the loop: for as long as it does, the loop is busy.
-pub(in crate::event_loop) fn is_busy(core: &Core) {
+pub(crate) fn is_busy(core: &Core) {
     core.probe.heartbeat.get().turn(monotonic_nanos());
 }
 
 /// Python code waits for the loop's events.
-pub(in crate::event_loop) fn is_idle(core: &Core) {
+pub(crate) fn is_idle(core: &Core) {
     core.probe.heartbeat.get().idle(monotonic_nanos());
 }
 
@@ -119,20 +119,20 @@ pub(in crate::event_loop) fn is_idle(core: &Core) {
 
 /// Nothing that the next turn handles has been ready before `now`.
 #[inline(always)]
-pub(in crate::event_loop) fn nothing_waited(core: &Core) {
+pub(in crate::kernel) fn nothing_waited(core: &Core) {
     core.probe.meter.set_wait(0);
 }
 
 /// The loop has polled with the GIL.
 #[inline(always)]
-pub(in crate::event_loop) fn polled_with_gil(core: &Core) {
+pub(in crate::kernel) fn polled_with_gil(core: &Core) {
     core.probe.counters.polls.add(1);
     core.probe.recorder.note(Kind::Polled, 0);
 }
 
 /// The loop has waited for so many nanoseconds with the GIL. After such a wait, nothing had been ready before.
 #[inline(always)]
-pub(in crate::event_loop) fn waited_with_gil(core: &Core, nanos: u64, has_waited: bool) {
+pub(in crate::kernel) fn waited_with_gil(core: &Core, nanos: u64, has_waited: bool) {
     core.probe.counters.idle.add(nanos);
     if has_waited {
         nothing_waited(core);
@@ -141,7 +141,7 @@ pub(in crate::event_loop) fn waited_with_gil(core: &Core, nanos: u64, has_waited
 
 /// The loop is about to poll without the GIL, at `now`. Meanwhile only the heartbeat may be used.
 #[inline(always)]
-pub(in crate::event_loop) fn leaves_gil(core: &Core, now: u64) -> &'static Heartbeat {
+pub(in crate::kernel) fn leaves_gil(core: &Core, now: u64) -> &'static Heartbeat {
     core.probe.counters.polls.add(1);
     core.probe.counters.blocking_polls.add(1);
     let heartbeat = core.probe.heartbeat.get();
@@ -152,7 +152,7 @@ pub(in crate::event_loop) fn leaves_gil(core: &Core, now: u64) -> &'static Heart
 /// The loop has polled without the GIL from `start` to `end`, and has the GIL again. If it `has_waited`, nothing had
 /// been ready before.
 #[inline(always)]
-pub(in crate::event_loop) fn has_gil_again(core: &Core, start: u64, end: u64, back: u64, has_waited: bool) {
+pub(in crate::kernel) fn has_gil_again(core: &Core, start: u64, end: u64, back: u64, has_waited: bool) {
     let (counters, meter, waited) = (&core.probe.counters, &core.probe.meter, back - end);
     core.probe.heartbeat.get().turn(back);
     core.probe.recorder.note_with(Kind::Polled, || duration(waited + 1));
@@ -167,7 +167,7 @@ pub(in crate::event_loop) fn has_gil_again(core: &Core, start: u64, end: u64, ba
 
 /// A wait begins with a spin. The function that is returned notes whether the spin has found an event, and how many
 /// nanoseconds it has taken. It is called without the GIL, but in a section of the loop.
-pub(in crate::event_loop) fn spin_begins(core: &Core) -> impl Fn(bool, u64) + '_ {
+pub(in crate::kernel) fn spin_begins(core: &Core) -> impl Fn(bool, u64) + '_ {
     let counters = core.probe.counters;
     move |found, nanos| {
         counters.spins.add(1);
@@ -181,46 +181,46 @@ pub(in crate::event_loop) fn spin_begins(core: &Core) -> impl Fn(bool, u64) + '_
 
 /// A poll has found so many events.
 #[inline(always)]
-pub(in crate::event_loop) fn found_events(core: &Core, count: usize) {
+pub(in crate::kernel) fn found_events(core: &Core, count: usize) {
     core.probe.counters.io_events.add(count as u64);
 }
 
 // -- what a turn handles
 
 /// Messages of other threads are delivered.
-pub(in crate::event_loop) fn messages_come(core: &Core, count: usize) {
+pub(in crate::kernel) fn messages_come(core: &Core, count: usize) {
     core.probe.counters.messages.add(count as u64);
 }
 
 /// A timer is due, so many seconds after its deadline.
 #[inline(always)]
-pub(in crate::event_loop) fn timer_is_due(core: &Core, late: f64) {
+pub(in crate::kernel) fn timer_is_due(core: &Core, late: f64) {
     recording::timer(core, late);
     core.probe.counters.timers_fired.add(1);
 }
 
 /// A batch of so many callbacks begins. If it is the `only` one, the turn has done nothing before it.
 #[inline(always)]
-pub(in crate::event_loop) fn batch_begins(core: &Core, count: usize, only: bool) -> Batch {
+pub(in crate::kernel) fn batch_begins(core: &Core, count: usize, only: bool) -> Batch {
     core.probe.counters.callbacks.add(count as u64);
     let meter = &core.probe.meter;
     if only { meter.begin_only_batch(count) } else { meter.begin_batch(count) }
 }
 
 /// A part of a large batch has ended. Did it take long?
-pub(in crate::event_loop) fn part_ends(core: &Core, batch: &mut Batch) -> Result<bool, Fatal> {
+pub(in crate::kernel) fn part_ends(core: &Core, batch: &mut Batch) -> Result<bool, Fatal> {
     slow::note_part(core, batch)
 }
 
 /// The batch has ended. Returns the time if it is known, else 0.
 #[inline(always)]
-pub(in crate::event_loop) fn batch_ends(core: &Core, batch: &Batch) -> u64 {
+pub(in crate::kernel) fn batch_ends(core: &Core, batch: &Batch) -> u64 {
     core.probe.meter.end_batch(batch)
 }
 
 /// Calls `run`, which runs an entry that somebody has asked to see.
 #[cold]
-pub(in crate::event_loop) fn around_entry(
+pub(in crate::kernel) fn around_entry(
     core: &Core,
     entry: Entry,
     run: impl FnOnce(Entry) -> Result<(), Fatal>,
@@ -259,19 +259,19 @@ fn task_of(entry: &Entry) -> Option<Ref> {
 
 /// The entry has run: its callback has returned, or its native function.
 #[inline(always)]
-pub(in crate::event_loop) fn entry_ran(core: &Core, work: &Ref, batch: &mut Batch) -> Result<(), Raised> {
+pub(in crate::kernel) fn entry_ran(core: &Core, work: &Ref, batch: &mut Batch) -> Result<(), Raised> {
     slow::note(core, work, batch)
 }
 
 /// The first event of a poll is about to be handled.
 #[inline(always)]
-pub(in crate::event_loop) fn events_begin() -> Laps {
+pub(in crate::kernel) fn events_begin() -> Laps {
     Laps::begin()
 }
 
 /// An event is about to be handled, and somebody has asked to see it.
 #[cold]
-pub(in crate::event_loop) fn event_comes(core: &Core, event: Event) {
+pub(in crate::kernel) fn event_comes(core: &Core, event: Event) {
     recording::ready(core, descriptor(event.token));
     if core.instrumentation.is_labelled() {
         labels::event(core);
@@ -280,19 +280,19 @@ pub(in crate::event_loop) fn event_comes(core: &Core, event: Event) {
 
 /// A native object has handled an event.
 #[inline(always)]
-pub(in crate::event_loop) fn event_ends(core: &Core, object: &Ref, laps: &mut Laps) -> Result<(), Fatal> {
+pub(in crate::kernel) fn event_ends(core: &Core, object: &Ref, laps: &mut Laps) -> Result<(), Fatal> {
     slow::note_lap(core, object, laps).map_err(|Raised| Fatal)
 }
 
 /// A callback of a watched descriptor is about to run.
 #[inline(always)]
-pub(in crate::event_loop) fn callback_comes(core: &Core) {
+pub(in crate::kernel) fn callback_comes(core: &Core) {
     core.probe.counters.callbacks.add(1);
 }
 
 /// The waiters of a descriptor are called: its event is a batch of its own. `call` calls them.
 #[inline(always)]
-pub(in crate::event_loop) fn waiters_of_event<R>(laps: &mut Laps, call: impl FnOnce(&mut Batch) -> R) -> R {
+pub(in crate::kernel) fn waiters_of_event<R>(laps: &mut Laps, call: impl FnOnce(&mut Batch) -> R) -> R {
     let mut batch = Batch::Each(*laps);
     let called = call(&mut batch);
     if let Batch::Each(after) = batch {
@@ -303,6 +303,6 @@ pub(in crate::event_loop) fn waiters_of_event<R>(laps: &mut Laps, call: impl FnO
 
 /// All events have been handled.
 #[inline(always)]
-pub(in crate::event_loop) fn events_end(core: &Core, laps: &Laps) {
+pub(in crate::kernel) fn events_end(core: &Core, laps: &Laps) {
     core.probe.meter.note_waited(laps);
 }

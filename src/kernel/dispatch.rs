@@ -4,13 +4,13 @@ use std::os::fd::RawFd;
 
 use super::completion::complete;
 use super::core::fd_table::Target;
+use super::core::ready::NativeStep;
 use super::core::run_state::Phase;
 use super::core::watched_fd::{Direction, Registration, WatchedFd};
 use super::core::{Core, Entry};
 use super::handle::layout::{Handle, HandleRef};
 use super::observe::probe::{self, Batch, Laps};
 use super::run::run;
-use super::sock::call::{SockCall, resume};
 use super::{debug, watch};
 use crate::capi::{Fatal, Ref};
 use crate::reactor::{Event, Readiness};
@@ -45,12 +45,12 @@ fn dispatch(core: &Core, event: Event, laps: &mut Laps) -> Result<(), Fatal> {
     }
 }
 
-/// Handles an event of a watched descriptor. Handles are run or queued, futures are completed, socket calls are
-/// resumed. An error or a hang-up wakes both directions, as in the selectors module.
+/// Handles an event of a watched descriptor. Handles are run or queued, futures are completed, other waiters are woken
+/// in their own way. An error or a hang-up wakes both directions, as in the selectors module.
 fn wake_waiters(
     core: &Core,
     fd: RawFd,
-    watched: &WatchedFd,
+    watched: &WatchedFd<Core>,
     readiness: Readiness,
     batch: &mut Batch,
 ) -> Result<(), Fatal> {
@@ -63,42 +63,43 @@ fn wake_waiters(
         waiters[1] = take_waiter(core, watched, Direction::Write);
     }
     let level = matches!(watched.registration.get(), Registration::Level(_));
-    if level && waiters.iter().flatten().any(|waiter| !is_live(waiter)) {
+    if level && waiters.iter().flatten().any(|(waiter, _)| !is_live(waiter)) {
         // A wait that is over must not cause more events. There is nothing to do if the update fails.
         let _ = watch::update(core, fd);
     }
-    for waiter in waiters.into_iter().flatten() {
-        if let Some(call) = SockCall::from_object(&waiter) {
-            resume(core, call)?;
-            continue;
-        }
+    for (waiter, wake) in waiters.into_iter().flatten() {
         match HandleRef::new(waiter) {
             Ok(handle) if handle.is_cancelled() => {}
             Ok(handle) => {
                 probe::callback_comes(core);
                 run(core, Entry::Handle(handle), batch)?;
             }
-            Err(future) => complete(core, &future)?,
+            Err(waiter) => wake.map_or_else(|| complete(core, &waiter), |wake| wake(&waiter, core))?,
         }
     }
     Ok(())
 }
 
-/// The waiter of one direction, for the caller to wake.
+/// The waiter of one direction, for the caller to wake, and how.
 /// - A handle stays registered. If Python code steps the loop, it is queued here instead of returned.
-/// - A future, a socket call, and a handle that was cancelled with `cancel()` are removed. Otherwise a level-triggered
+/// - Another waiter, and a handle that was cancelled with `cancel()` are removed. Otherwise a level-triggered
 ///   registration would report them again and again.
-fn take_waiter(core: &Core, watched: &WatchedFd, direction: Direction) -> Option<Ref> {
+fn take_waiter(
+    core: &Core,
+    watched: &WatchedFd<Core>,
+    direction: Direction,
+) -> Option<(Ref, Option<NativeStep<Core>>)> {
     let waiter = watched.side(direction).get()?;
     if !is_live(&waiter) {
-        return core.fds.set_waiter(watched, direction, None);
+        let wake = watched.wake(direction).get();
+        return core.fds.set_waiter(watched, direction, None).map(|waiter| (waiter, wake));
     }
     if watched.set_after(direction).get() == core.poll_number() {
         // The next poll reports it again.
         return None;
     }
     if core.state.phase() == Phase::Dispatching {
-        return Some(waiter);
+        return Some((waiter, None));
     }
     if let Ok(handle) = HandleRef::new(waiter) {
         core.ready.push(Entry::Handle(handle));

@@ -49,7 +49,7 @@ fn moment() -> Moment {
 // -- runs and turns
 
 /// The loop begins to run.
-pub(in crate::event_loop) fn enter(core: &Core) {
+pub(in crate::kernel) fn enter(core: &Core) {
     if question() != 0 {
         begin(core);
     }
@@ -72,7 +72,7 @@ fn begin(core: &Core) {
 }
 
 /// The loop stops running.
-pub(in crate::event_loop) fn leave(core: &Core) {
+pub(in crate::kernel) fn leave(core: &Core) {
     if core.instrumentation.is_labelled() {
         core.instrumentation.set_labelled(false);
         CURRENT.set(None);
@@ -81,7 +81,7 @@ pub(in crate::event_loop) fn leave(core: &Core) {
 }
 
 /// The loop is about to poll, and somebody asks or has asked.
-pub(in crate::event_loop) fn turn_ends(core: &Core) {
+pub(in crate::kernel) fn turn_ends(core: &Core) {
     // Before the look at the question: the next one sets it again.
     core.probe.registered.answered(Asked::Labels);
     if switch(&core.probe.registered.entry().labels, |_| LOOP) {
@@ -94,7 +94,7 @@ pub(in crate::event_loop) fn turn_ends(core: &Core) {
 }
 
 /// The loop has waited, and somebody may have asked meanwhile.
-pub(in crate::event_loop) fn wait_ended(core: &Core) {
+pub(in crate::kernel) fn wait_ended(core: &Core) {
     let is_counting =
         core.instrumentation.is_labelled() && core.probe.registered.entry().labels.change(|_| ()).is_some();
     if !is_counting {
@@ -123,7 +123,7 @@ fn switch_to(labels: &'static Labels, label: Option<&Ref>) {
 }
 
 /// An entry is about to run.
-pub(in crate::event_loop) fn entry(core: &Core, entry: &Entry) {
+pub(in crate::kernel) fn entry(core: &Core, entry: &Entry) {
     let context = match entry {
         Entry::Call { context, .. } => Some(context.clone_ref()),
         Entry::Handle(handle) => handle.context_to_run(),
@@ -135,7 +135,7 @@ pub(in crate::event_loop) fn entry(core: &Core, entry: &Entry) {
 }
 
 /// An event is about to be handled.
-pub(in crate::event_loop) fn event(core: &Core) {
+pub(in crate::kernel) fn event(core: &Core) {
     switch_to(&core.probe.registered.entry().labels, None);
 }
 

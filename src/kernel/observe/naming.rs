@@ -19,7 +19,7 @@ const PARTIALS: usize = 8;
 
 /// The number of the name of a callable, or of a handle's callback; `None` for a handle that was cancelled.
 #[inline(always)]
-pub(in crate::event_loop) fn of_subject(names: &Names, subject: &Ref) -> Option<u64> {
+pub(in crate::kernel) fn of_subject(names: &Names, subject: &Ref) -> Option<u64> {
     match Handle::from_object(subject) {
         Some(handle) => handle.borrowed_callback().map(|callback| of_callable(names, &found(callback))),
         None => Some(of_callable(names, subject)),

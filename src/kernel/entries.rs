@@ -11,7 +11,7 @@ use crate::capi::section;
 use crate::capi::{Fallible, Fatal, Raised, Ref, Slot};
 
 /// The handle of an entry. Makes one for an entry that has none.
-pub(super) fn into_handle(core: &Core, entry: Entry) -> Result<Ref, Raised> {
+pub(crate) fn into_handle(core: &Core, entry: Entry) -> Result<Ref, Raised> {
     match entry {
         Entry::Handle(handle) => Ok(handle.into_object()),
         Entry::Foreign(handle) => Ok(handle),
@@ -26,7 +26,7 @@ pub(super) fn into_handle(core: &Core, entry: Entry) -> Result<Ref, Raised> {
 }
 
 /// The entry of a handle of any class.
-pub(super) fn from_handle(handle: Ref) -> Entry {
+pub(crate) fn from_handle(handle: Ref) -> Entry {
     match HandleRef::new(handle) {
         Ok(handle) => Entry::Handle(handle),
         Err(foreign) => Entry::Foreign(foreign),

@@ -145,7 +145,7 @@ pub(super) fn deliver_messages(core: &Core) -> Result<(), Fatal> {
 
 /// Pushes the callbacks into the ready queue that other threads have sent. Called before the loop pushes one of its own.
 #[inline(always)]
-pub(super) fn take_calls(core: &Core) {
+pub(crate) fn take_calls(core: &Core) {
     if THROUGH_INBOX && let Some(calls) = core.inbox.take_calls() {
         push_calls(core, calls);
     }

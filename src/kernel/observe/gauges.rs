@@ -7,13 +7,13 @@ use crate::clock::monotonic_nanos;
 
 /// Somebody who has no GIL has asked for the gauges.
 #[cold]
-pub(in crate::event_loop) fn count(core: &Core) -> Result<(), Fatal> {
+pub(in crate::kernel) fn count(core: &Core) -> Result<(), Fatal> {
     core.support("count_gauges", &[core.borrow()])
 }
 
 /// Brings the gauges up to date. `queued` jobs of the default executor have not begun to run. The caller is in a
 /// section of the loop.
-pub(in crate::event_loop) fn count_all(core: &Core, queued: u64) {
+pub(crate) fn count_all(core: &Core, queued: u64) {
     let (gauges, statuses) = (core.probe.counters, core.fds.statuses());
     gauges.ready.set(core.ready.len() as u64);
     gauges.timers.set(core.timers.len() as u64);

@@ -13,9 +13,9 @@
 
 mod busy_waits;
 pub(crate) mod figures;
-pub(in crate::event_loop) mod gauges;
+pub(crate) mod gauges;
 pub(crate) mod labels;
 mod naming;
-pub(in crate::event_loop) mod probe;
+pub(crate) mod probe;
 pub(crate) mod recording;
 mod slow;
