@@ -908,7 +908,7 @@ class EventLoop:
     def _chain(self, job: Any, /) -> asyncio.Future[Any]:
         """asyncio.futures.wrap_future(job, loop=self)."""
     def _look_up(
-        self, host: Any, port: Any, family: Any, type: Any, proto: Any, flags: Any, wait: bool
+        self, host: Any, port: Any, family: Any, type: Any, proto: Any, flags: Any, may_wait: Callable[[], bool]
     ) -> list[Any] | asyncio.Future[list[Any]] | None:
         """Addresses, a future of them, or None."""
     async def _sock_connected(self, sock: socket) -> int:

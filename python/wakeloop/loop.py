@@ -622,12 +622,8 @@ class EventLoop(LoopState):
 
     def _may_look_up(self) -> bool:
         """May lookups run elsewhere than in the default executor? Only if the program cannot observe it."""
-        return not (
-            self._executor_is_users
-            or self._executor_shutdown_called
-            or self.is_closed()
-            or not _runs_in_executor(self)
-            or not is_pythons(self._default_executor)
+        return (
+            not self._executor_is_users and bool(_runs_in_executor(self)) and is_pythons(self._default_executor)
         )
 
     async def getaddrinfo(
@@ -636,7 +632,7 @@ class EventLoop(LoopState):
         """As socket.getaddrinfo, without blocking the loop."""
         usable = not (self._debug or self._executor_shutdown_called or self.is_closed())
         if usable and compat.looks_up_names():
-            found = self._look_up(host, port, family, type, proto, flags, self._may_look_up())
+            found = self._look_up(host, port, family, type, proto, flags, self._may_look_up)
             if found is not None:
                 return found if isinstance(found, list) else await found
         return await super().getaddrinfo(host, port, family=family, type=type, proto=proto, flags=flags)

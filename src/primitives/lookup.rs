@@ -176,16 +176,16 @@ fn small_int(object: &Ref) -> Option<i32> {
     i32::try_from(object.saturating_int()?).ok()
 }
 
-/// `_look_up(host, port, family, type, proto, flags, wait)`: the list of addresses, or if `wait` a future of it.
-/// `None` means that asyncio's own code has to answer.
+/// `_look_up(host, port, family, type, proto, flags, may_wait)`: the list of addresses, or if `may_wait()` a future of
+/// it. `None` means that asyncio's own code has to answer.
 fn look_up(this: This<'_, Core>, arguments: Arguments<'_>) -> PyResult<Option<Ref>> {
-    let parameters = ["host", "port", "family", "type", "proto", "flags", "wait"];
-    let ([host, port, family, kind, protocol, flags, wait], []) =
+    let parameters = ["host", "port", "family", "type", "proto", "flags", "may_wait"];
+    let ([host, port, family, kind, protocol, flags, may_wait], []) =
         arguments.bind("_look_up", parameters, [])?;
     let Some(question) = Question::from_python([host, port, family, kind, protocol, flags]) else {
         return Ok(None);
     };
-    if !question.numeric && !wait.is(&boolean(true)) {
+    if !question.numeric && !may_wait.call(&[])?.is(&boolean(true)) {
         return Ok(None);
     }
     let Hints { family, kind, protocol, .. } = question.hints;
@@ -214,5 +214,5 @@ fn look_up(this: This<'_, Core>, arguments: Arguments<'_>) -> PyResult<Option<Re
 pub(crate) const METHODS: &[Method<Core>] = &[Method::fast(
     c"_look_up",
     look_up,
-    c"_look_up(host, port, family, type, proto, flags, wait)\n\nAddresses, a future of them, or None.",
+    c"_look_up(host, port, family, type, proto, flags, may_wait)\n\nAddresses, a future of them, or None.",
 )];
