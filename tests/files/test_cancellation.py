@@ -4,7 +4,9 @@ import asyncio
 import gc
 import os
 import random
+import select
 import sys
+import tty
 import warnings
 
 import pytest
@@ -102,6 +104,30 @@ def test_a_cancelled_read_of_a_fifo_loses_nothing(run, fifo, operation):
             await asyncio.wait([reading])
             os.write(writer, b"more\n")
             assert await file.readline() == start * 10 + b"more\n"
+
+    run(main())
+
+
+def test_a_terminal_is_written_behind_a_cancelled_read(run):
+    async def main():
+        controller, terminal = os.openpty()
+        tty.setraw(terminal)
+        try:
+            async with wakeloop.open(terminal, "rb+", 0) as file:
+                reading = asyncio.ensure_future(file.readline())
+                await asyncio.sleep(0.01)
+                os.write(controller, b"some ")
+                # The thread takes it, and waits for more.
+                while select.select([terminal], [], [], 0)[0]:
+                    await asyncio.sleep(0.01)
+                reading.cancel()
+                await asyncio.wait([reading])
+                assert reading.cancelled() and await file.write(b"prompt") == 6
+                assert os.read(controller, 100) == b"prompt"
+                os.write(controller, b"more\n")
+                assert await file.readline() == b"some more\n"
+        finally:
+            os.close(controller)
 
     run(main())
 

@@ -4,7 +4,8 @@
 //! Invariants:
 //! - The descriptor's own offset is behind the data that was read ahead, and before the data that waits to be written.
 //!   So the offset that other processes share is as `io` leaves it.
-//! - Data is there of one kind at most: read ahead, or to be written.
+//! - Data is there of one kind at most: read ahead, or to be written. (A descriptor without an offset that is both read
+//!   and written has no buffer for writes.)
 //! - A read only fills the buffer, and [`Buffered::consume`] moves the position. So a read that is given up in between
 //!   loses nothing and moves nothing.
 
@@ -329,11 +330,14 @@ impl Buffered {
         Ok(())
     }
 
-    /// Gives up what was read ahead: the descriptor's offset becomes the position.
+    /// Gives up what was read ahead: the descriptor's offset becomes the position. A terminal, or the like, has neither,
+    /// and keeps for the next read what a cancelled one has received.
     pub(super) fn rewind(&mut self) -> io::Result<()> {
         let ahead = self.ahead().len();
-        if ahead > 0 {
-            sys::seek(self.fd, -(ahead as i64), libc::SEEK_CUR)?;
+        if ahead > 0
+            && let Err(error) = sys::seek(self.fd, -(ahead as i64), libc::SEEK_CUR)
+        {
+            return if error.raw_os_error() == Some(libc::ESPIPE) { Ok(()) } else { Err(error) };
         }
         self.forget();
         Ok(())
