@@ -5,6 +5,7 @@ import contextlib
 import errno
 import os
 import resource
+import select
 
 import pytest
 
@@ -43,6 +44,43 @@ def test_a_read_of_a_non_blocking_pipe_waits_for_data(run):
             os.write(writer, b"data")
             os.close(writer)
             assert await reading == b"data"
+
+    run(main())
+
+
+@pytest.mark.parametrize("buffering", [-1, 0])
+def test_a_pipe_gives_exactly_so_many_bytes_that_come_in_parts(run, buffering):
+    async def main():
+        reader, writer = os.pipe()
+        async with wakeloop.open(reader, "rb", buffering) as source:
+            reading = asyncio.ensure_future(source.readexactly(9))
+            for part in (b"abc", b"def", b"ghijk"):
+                await asyncio.sleep(0.01)
+                assert not reading.done()
+                os.write(writer, part)
+            assert await reading == b"abcdefghi"
+            os.close(writer)
+            with pytest.raises(asyncio.IncompleteReadError) as raised:
+                await source.readexactly(9)
+            assert raised.value.partial == b"jk"
+
+    run(main())
+
+
+def test_a_read_without_a_buffer_gives_what_a_cancelled_one_has_left(run):
+    async def main():
+        reader, writer = os.pipe()
+        async with wakeloop.open(reader, "rb", 0) as source:
+            reading = asyncio.ensure_future(source.readline())
+            os.write(writer, b"prompt")
+            # The thread takes it, and waits for more.
+            while select.select([reader], [], [], 0)[0]:
+                await asyncio.sleep(0.01)
+            reading.cancel()
+            await asyncio.wait([reading])
+            async with asyncio.timeout(5):
+                assert await source.read(100) == b"prompt"
+        os.close(writer)
 
     run(main())
 

@@ -73,6 +73,32 @@ def test_devices_are_read_and_written(run):
     run(main())
 
 
+def opened_path(path):
+    return path
+
+
+def opened_zeros(_):
+    return "/dev/zero"
+
+
+@LINUX
+@pytest.mark.parametrize("opened", [opened_path, opened_zeros])
+def test_a_file_without_a_buffer_gives_as_much_at_once_as_in_io(run, path, opened):
+    with builtins.open(path, "ab") as target:
+        target.truncate(3_000_000)
+
+    async def main():
+        place = bytearray(2_500_000)
+        with builtins.open(opened(path), "rb", 0) as file:
+            expected = [file.readinto(place), len(file.read(300_000))]
+        async with wakeloop.open(opened(path), "rb", 0) as file:
+            assert [await file.readinto(place), len(await file.read(300_000))] == expected == [2_500_000, 300_000]
+            await file.seek(0)
+            assert len(await file.read(2_500_000)) == 2_500_000
+
+    run(main())
+
+
 @LINUX
 def test_files_of_proc_are_read_to_their_end(run):
     async def main():

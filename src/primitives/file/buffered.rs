@@ -18,6 +18,9 @@ use super::sys::{self, Now};
 
 /// A read that must not wait leaves more than this to the blocking pool: copying it would keep the loop too long.
 pub(super) const MOST_NOW: usize = 256 * 1024;
+/// A read that may wait is done in parts of at least this many bytes: a request for far more than there is must not need
+/// the memory for it.
+const PART: usize = 4 * MOST_NOW;
 /// The first read ahead, after a seek too, and the longest. It doubles while the file is read in sequence.
 const FIRST_WINDOW: usize = 8 * 1024;
 const LAST_WINDOW: usize = 128 * 1024;
@@ -27,8 +30,10 @@ const KEPT: usize = 2 * LAST_WINDOW;
 /// What is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Want {
-    /// So many bytes; fewer only at the end of the file.
+    /// So many bytes; fewer only at the end of the file. Without a buffer, what one read of the system gives of them.
     Bytes(usize),
+    /// So many bytes; fewer only at the end of the file, also without a buffer.
+    Exactly(usize),
     /// Everything up to the end of the file.
     All,
     /// At least one byte and at most so many.
@@ -118,13 +123,18 @@ impl Buffered {
         if let (Want::All, How::Blocking(_)) = (want, how) {
             self.expect_rest();
         }
+        // Such a read is one system call, here in parts if it is large. One that may not wait may end early.
+        let is_raw = self.unbuffered && matches!((want, how), (Want::Bytes(_), How::Blocking(_)));
         let mut scanned = 0;
         loop {
             if let Some(length) = self.found(want, &mut scanned) {
                 return Ok(Some(length));
             }
+            if is_raw && !self.ahead().is_empty() && !sys::is_readable_within(self.fd, 0)? {
+                return Ok(Some(self.ahead().len()));
+            }
             let missing = match want {
-                Want::Bytes(count) => count - self.ahead().len(),
+                Want::Bytes(count) | Want::Exactly(count) => count - self.ahead().len(),
                 Want::All | Want::Line(_) | Want::Lines(_) => 1,
                 Want::Some(count) if self.unbuffered => count,
                 // One read of the system gives all of it, if there is so much.
@@ -133,10 +143,7 @@ impl Buffered {
             match self.read_more(missing, want, how)? {
                 None => return Ok(None),
                 Some(0) => return Ok(Some(self.ahead().len())),
-                // A raw read is one system call. One that may not wait may end early.
-                Some(_) if self.unbuffered && matches!((want, how), (Want::Bytes(_), How::Blocking(_))) => {
-                    return Ok(Some(self.ahead().len()));
-                }
+                Some(count) if is_raw && count < PART => return Ok(Some(self.ahead().len())),
                 Some(_) => {}
             }
         }
@@ -151,7 +158,7 @@ impl Buffered {
             memchr(b'\n', &ahead[from..]).map(|index| from + index + 1)
         };
         match want {
-            Want::Bytes(count) => (ahead.len() >= count).then_some(count),
+            Want::Bytes(count) | Want::Exactly(count) => (ahead.len() >= count).then_some(count),
             Want::Some(count) => (!ahead.is_empty() || count == 0).then(|| count.min(ahead.len())),
             Want::Line(0) => Some(0),
             Want::Line(most) => match line_end(0) {
@@ -188,8 +195,7 @@ impl Buffered {
             self.data.drain(..self.start);
             self.start = 0;
         }
-        // A request for far more than there is must not need the memory for it.
-        let room = room.min(self.data.len().max(4 * MOST_NOW));
+        let room = room.min(self.data.len().max(PART));
         self.data.try_reserve(room)?;
         let fd = self.fd;
         let place = &mut self.data.spare_capacity_mut()[..room];
@@ -427,8 +433,7 @@ impl Buffered {
 pub(super) fn read_at(fd: RawFd, count: usize, offset: i64) -> io::Result<Vec<u8>> {
     let mut data = Vec::new();
     while data.len() < count {
-        // A request for far more than there is must not need the memory for it.
-        let room = (count - data.len()).min(data.len().max(4 * MOST_NOW));
+        let room = (count - data.len()).min(data.len().max(PART));
         data.try_reserve(room)?;
         let at = offset.saturating_add(data.len() as i64);
         let got = fill_at(fd, &mut data.spare_capacity_mut()[..room], at)?;

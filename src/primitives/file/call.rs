@@ -473,7 +473,9 @@ fn waiting_read(file: This<'_, File>, want: Want, give: &Give) -> (Job, Option<C
     }
     let job = match want {
         Want::All if !matches!(give, Give::Into) => Job::ReadLong(None),
-        Want::Bytes(count) if count >= LONG && !matches!(give, Give::Into) => Job::ReadLong(Some(count)),
+        Want::Bytes(count) | Want::Exactly(count) if count >= LONG && !matches!(give, Give::Into) => {
+            Job::ReadLong(Some(count))
+        }
         _ => Job::Read(want, None),
     };
     (job, None)
@@ -486,7 +488,7 @@ fn try_read(
     want: Want,
     give: &Give,
 ) -> Result<Tried, Raised> {
-    if let (Want::Bytes(count), Give::Bytes | Give::Exactly(_)) = (want, give)
+    if let (Want::Bytes(count) | Want::Exactly(count), Give::Bytes | Give::Exactly(_)) = (want, give)
         && (DIRECT..=MOST_NOW).contains(&count)
         && file.shared.regular
     {

@@ -83,7 +83,7 @@ impl Job {
     pub(super) fn attaches(&self) -> bool {
         match self {
             Job::Close | Job::Read(Want::All, _) | Job::ReadLong(_) => true,
-            Job::Read(Want::Bytes(count), _) | Job::ReadAt(count, _) => *count >= LONG,
+            Job::Read(Want::Bytes(count) | Want::Exactly(count), _) | Job::ReadAt(count, _) => *count >= LONG,
             _ => false,
         }
     }

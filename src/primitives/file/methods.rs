@@ -99,7 +99,7 @@ fn peek(file: This<'_, File>, arguments: Arguments<'_>) -> Result<Ref, Raised> {
 
 fn readexactly(file: This<'_, File>, arguments: Arguments<'_>) -> Result<Ref, Raised> {
     match size(Some(arguments.one("readexactly", "n")?))? {
-        Some(n) => reading(file, "File.readexactly", Want::Bytes(n), Give::Exactly(n)),
+        Some(n) => reading(file, "File.readexactly", Want::Exactly(n), Give::Exactly(n)),
         None => Err(Exception::ValueError.raise("readexactly size can not be less than zero")),
     }
 }
