@@ -6,6 +6,8 @@ import errno
 import os
 import resource
 import select
+import stat
+from types import SimpleNamespace
 
 import pytest
 
@@ -81,6 +83,27 @@ def test_a_read_without_a_buffer_gives_what_a_cancelled_one_has_left(run):
             async with asyncio.timeout(5):
                 assert await source.read(100) == b"prompt"
         os.close(writer)
+
+    run(main())
+
+
+@pytest.mark.parametrize("size", [20_000, 1_000_000, -1])
+def test_a_regular_file_without_a_position_is_read_as_a_pipe_is(run, monkeypatch, size):
+    # As some files of /proc are. This one is a pipe whose type says otherwise.
+    reader, writer = os.pipe()
+    original = os.fstat
+
+    def fstat(descriptor):
+        is_it = descriptor == reader
+        return SimpleNamespace(st_mode=stat.S_IFREG, st_size=0) if is_it else original(descriptor)
+
+    monkeypatch.setattr(os, "fstat", fstat)
+
+    async def main():
+        async with wakeloop.open(reader, "rb") as source:
+            os.write(writer, b"data")
+            os.close(writer)
+            assert await source.read(size) == b"data"
 
     run(main())
 

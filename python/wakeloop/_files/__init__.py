@@ -86,17 +86,18 @@ class Style:
 
     def wrap(self, raw: io.FileIO) -> Callable[[], _core.File | TextFile]:
         """Runs on a thread that may block. Returns what makes the file on the loop's thread."""
-        info = os.fstat(raw.fileno())
+        info, is_seekable = os.fstat(raw.fileno()), raw.seekable()
         is_terminal = self.buffering < 0 and raw.isatty()
         capacity = self.buffering
         if capacity < 0 or (capacity == 1):
             # As io since Python 3.14: a larger buffer needs fewer trips to the pool.
             capacity = max(getattr(info, "st_blksize", 0), _BUFFER_SIZE)
-        if self.mode.updates and capacity and not raw.seekable():
+        if self.mode.updates and capacity and not is_seekable:
             raise io.UnsupportedOperation("File or stream is not seekable.")
-        regular = stat.S_ISREG(info.st_mode)
+        # Some of the kernel's files are of this type, and are pipes all the same.
+        regular = stat.S_ISREG(info.st_mode) and is_seekable
         line_buffering = self.buffering == 1 or is_terminal
-        position = raw.tell() if raw.seekable() else 0
+        position = raw.tell() if is_seekable else 0
         # A regular file without a size may be one of the kernel's, which gives what there is at the time.
         is_stream = not regular or not (info.st_size or raw.writable())
 
