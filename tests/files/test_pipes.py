@@ -7,6 +7,7 @@ import os
 import resource
 import select
 import stat
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -46,6 +47,32 @@ def test_a_read_of_a_non_blocking_pipe_waits_for_data(run):
             os.write(writer, b"data")
             os.close(writer)
             assert await reading == b"data"
+
+    run(main())
+
+
+def test_several_files_read_one_non_blocking_pipe(run):
+    async def read(reader):
+        count = 0
+        async with wakeloop.open(os.dup(reader), "rb", 0) as source:
+            while await source.read(1):
+                count += 1
+        return count
+
+    async def main():
+        reader, writer = os.pipe()
+        os.set_blocking(reader, False)
+
+        def write():
+            for _ in range(20_000):
+                os.write(writer, b"x")
+                time.sleep(0)
+            os.close(writer)
+
+        reading = [asyncio.ensure_future(read(reader)) for _ in range(4)]
+        await wakeloop.spawn_blocking(write)
+        assert sum(await asyncio.gather(*reading)) == 20_000
+        os.close(reader)
 
     run(main())
 

@@ -208,14 +208,17 @@ impl Buffered {
                     return Ok(None);
                 }
             },
-            How::Blocking(cancel) => {
-                if let Some(cancel) = cancel
-                    && !cancel.wait_readable(fd)?
-                {
+            How::Blocking(None) => sys::read(fd, place)?,
+            How::Blocking(Some(cancel)) => loop {
+                if !cancel.wait_readable(fd)? {
                     return Ok(None);
                 }
-                sys::read(fd, place)?
-            }
+                match sys::read(fd, place) {
+                    // Another reader of a non-blocking descriptor was faster.
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                    read => break read?,
+                }
+            },
         };
         // SAFETY: the system has written so many bytes there.
         unsafe { self.data.set_len(self.data.len() + count) };
