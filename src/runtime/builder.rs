@@ -16,7 +16,6 @@ use super::trace::Tracer;
 use crate::settings::{self, MAX_WORKERS};
 use crate::spin::Setting;
 
-/// The idle word has no room for more workers, and no machine needs more.
 /// Enough for a burst of `getaddrinfo` and file reads; a bound, not a target.
 const BLOCKING_CAP: usize = 512;
 const BLOCKING_KEEP_ALIVE: Duration = Duration::from_secs(10);
@@ -112,8 +111,8 @@ impl Builder {
     ///
     /// # Errors
     /// `InvalidInput` for a number of workers out of range, for a NUL in the threads' name, and for a value of
-    /// `WAKELOOP_WORKERS` or `WAKELOOP_SPIN` that means nothing. Otherwise the system's error if it has no thread left or, for a current-thread
-    /// runtime, no descriptor.
+    /// `WAKELOOP_WORKERS` or `WAKELOOP_SPIN` that means nothing. Otherwise the system's error if it has no thread left
+    /// or, for a current-thread runtime, no descriptor.
     pub fn build(self) -> io::Result<Runtime> {
         self.build_with(None)
     }

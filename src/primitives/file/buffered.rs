@@ -18,8 +18,8 @@ use super::sys::{self, Now};
 
 /// A read that must not wait leaves more than this to the blocking pool: copying it would keep the loop too long.
 pub(super) const MOST_NOW: usize = 256 * 1024;
-/// A read that may wait is done in parts of at least this many bytes: a request for far more than there is must not need
-/// the memory for it.
+/// A read that may wait is done in parts of at least this many bytes: a request for far more than there is must not
+/// need the memory for it.
 const PART: usize = 4 * MOST_NOW;
 /// The first read ahead, after a seek too, and the longest. It doubles while the file is read in sequence.
 const FIRST_WINDOW: usize = 8 * 1024;
@@ -339,8 +339,8 @@ impl Buffered {
         Ok(())
     }
 
-    /// Gives up what was read ahead: the descriptor's offset becomes the position. A terminal, or the like, has neither,
-    /// and keeps for the next read what a cancelled one has received.
+    /// Gives up what was read ahead: the descriptor's offset becomes the position. A terminal, or the like, has
+    /// neither, and keeps for the next read what a cancelled one has received.
     pub(super) fn rewind(&mut self) -> io::Result<()> {
         let ahead = self.ahead().len();
         if ahead > 0

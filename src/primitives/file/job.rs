@@ -88,7 +88,7 @@ impl Job {
         }
     }
 
-    /// Does it. `raw` is the `io.FileIO` that owns the descriptor.
+    /// Runs the job on this thread. `raw` is the `io.FileIO` that owns the descriptor.
     pub(super) fn run(self, shared: &SharedFile, raw: &DropOnLoop<Py<PyAny>>) -> Result<Reply, Failure> {
         Ok(match self {
             Job::Read(want, cancel) => {

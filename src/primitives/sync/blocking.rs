@@ -37,7 +37,7 @@ pub(super) fn queue_deadline(timeout: Option<Borrowed<'_>>) -> Result<Option<Ins
     deadline(timeout)
 }
 
-/// Does it, and waits until it can be done. `None` if `deadline` passes before.
+/// Blocks until the operation succeeds, or `deadline` passes: then `None`.
 ///
 /// # Errors
 /// What a signal handler raises. Then nothing was done.
