@@ -7,6 +7,7 @@ use pyo3::types::{PyBool, PyDict, PyList, PyType};
 use crate::bridge::awaitable;
 use crate::bridge::loop_handle::ForeignInbox;
 use crate::bridge::panic::RuntimePanic;
+use crate::bridge::waiter::Heard;
 use crate::capi;
 use crate::capi::call::call0;
 use crate::capi::error::exception;
@@ -202,6 +203,7 @@ pub(crate) fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(tls::python::tls_problem, module)?)?;
     module.add("RuntimePanic", py.get_type::<RuntimePanic>())?;
     module.add_class::<ForeignInbox>()?;
+    py.get_type::<Heard>();
     module.add_class::<stream::ClientCount>()?;
     module.add_class::<connect::Connecting>()?;
     // pyo3 would make this class at its first use, and panic if that fails. So it is made here.

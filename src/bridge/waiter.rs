@@ -59,19 +59,52 @@ impl Waiter {
     /// Wakes the task. Needs no GIL.
     pub(crate) fn wake(self) {
         let Waiter { event_loop, future, if_unheard } = self;
+        // One of our own loops runs the task in the turn in which it hears of this, any other loop in the next one.
+        let is_foreign = matches!(event_loop, LoopHandle::Foreign(_));
         let mut unheard = Unheard(if_unheard.map(Owned::new));
         event_loop.send(Box::new(move |py| {
-            drop(unheard.0.take());
-            complete(&Ref::from(future.into_bound(py)), &Ref::none()).or_else(report)
+            let (future, unheard) = (Ref::from(future.into_bound(py)), unheard.0.take());
+            let woken = complete(&future, &Ref::none()).or_else(report);
+            if let Some(unheard) = unheard.filter(|_| is_foreign && woken.is_ok()) {
+                let event_loop = future.call_method(&imports().get_loop, &[]);
+                return event_loop.and_then(|it| Unheard(Some(unheard)).call_soon(&it)).or_else(report);
+            }
+            woken
         }));
     }
 }
 
 type IfUnheard = Box<dyn FnOnce() + Send>;
 
+/// Calls `if_closed` if the loop, which runs on this thread, is closed before it has run what it has scheduled so far.
+pub(crate) fn when_closed(event_loop: &Ref, if_closed: impl FnOnce() + Send + 'static) -> Result<(), Raised> {
+    Unheard(Some(Owned::new(Box::new(if_closed)))).call_soon(event_loop)
+}
+
 /// Calls the function when it is dropped, unless that was taken. In a forked child it does nothing: a message of the
 /// parent may be dropped there, and a lock that the function needs may be held for ever.
 struct Unheard(Option<Owned<IfUnheard>>);
+
+impl Unheard {
+    /// Passes it to the loop as a callback, which a closed loop drops.
+    fn call_soon(self, event_loop: &Ref) -> Result<(), Raised> {
+        let heard = Ref::from(Bound::new(event_loop.py(), Heard(Mutex::new(self)))?.into_any());
+        event_loop.call_method(&imports().call_soon, &[heard.borrow()]).map(drop)
+    }
+}
+
+/// The callback of a loop that goes on.
+#[pyclass(module = "wakeloop._core", frozen)]
+pub(crate) struct Heard(Mutex<Unheard>);
+
+#[pymethods]
+impl Heard {
+    fn __call__(&self) {
+        // The lock may be poisoned: taking the function cannot panic half-way.
+        let heard = unpoisoned(self.0.lock()).0.take();
+        drop(heard);
+    }
+}
 
 impl Drop for Unheard {
     fn drop(&mut self) {

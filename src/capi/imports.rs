@@ -66,12 +66,12 @@ table! {
     names {
         __aexit__, __name__, __self__, _active_count, _adopt_timers, _asyncio_future_blocking, _attach,
         _cancelled, _clients, _current_handle, _detach, _ensure_fd_no_transport, _process_events, _run,
-        _run_once, _selector, _sockets, add_done_callback, buffer_updated, call_at,
+        _run_once, _selector, _sockets, add_done_callback, buffer_updated, call_at, call_soon,
         call_soon_threadsafe, cancel, cancelled, close, connection_lost, connection_made, context,
         create_future, create_task, data_received, datagram_received, detach, done, eager_start,
-        eof_received, error_received, family, fileno, get_buffer, get_protocol, is_closing, max_size,
-        name, pause_reading, pause_writing, pending, remove_done_callback, result, resume_reading,
-        resume_writing, send, sendto, set, set_result, throw, time, wait,
+        eof_received, error_received, family, fileno, get_buffer, get_loop, get_protocol, is_closing,
+        max_size, name, pause_reading, pause_writing, pending, remove_done_callback, result,
+        resume_reading, resume_writing, send, sendto, set, set_result, throw, time, wait,
     }
     objects {
         get_running_loop = "asyncio"."get_running_loop",

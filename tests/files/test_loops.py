@@ -72,6 +72,48 @@ def test_a_file_can_be_used_after_a_loop_was_closed_in_the_middle_of_a_read(loop
         assert not task.done()
 
 
+STOPPED = {
+    "read": lambda file: file.read(100),
+    "pread": lambda file: file.pread(100, 7),
+    "tell": lambda file: file.tell(),
+    "long pread": lambda file: file.pread(600_000, 0),
+    "write": lambda file: file.write(b"x" * 200_000),
+}
+
+
+@pytest.mark.parametrize("operation", STOPPED)
+@pytest.mark.parametrize("tasks", [1, 3])
+def test_a_file_can_be_used_after_a_loop_was_closed_between_two_steps(loop_factory, path, operation, tasks):
+    """What is ready at once has yielded to the loop, and what has waited is ready to continue."""
+
+    async def repeat(file):
+        while True:
+            await STOPPED[operation](file)
+
+    async def use(file):
+        async with asyncio.timeout(5):
+            assert await file.seek(7) == 7 and len(await file.read(10)) == 10
+            await file.close()
+
+    for turns in range(1, 9):
+        closed, used = loop_factory(), loop_factory()
+
+        async def begin():
+            file = await wakeloop.open(path, "rb+")
+            return file, [closed.create_task(repeat(file)) for _ in range(tasks)]
+
+        file, kept = closed.run_until_complete(begin())
+        for _ in range(turns):
+            closed.call_soon(closed.stop)
+            closed.run_forever()
+            time.sleep(0.001)
+        closed.close()
+        used.run_until_complete(use(file))
+        used.close()
+        for task in kept:
+            task._log_destroy_pending = False
+
+
 def test_a_loop_of_reads_from_the_cache_lets_other_tasks_run(run, path):
     async def main():
         async with wakeloop.open(path, "rb") as file, wakeloop.open(path) as text:

@@ -21,14 +21,14 @@ use super::cancel::{self, Canceller};
 use super::class::{File, unsupported};
 use super::job::{Begun, Failure, Job, LONG, Reply};
 use super::turn::Mode;
-use super::turn_guard::{TurnGuard, TurnOfJob};
+use super::turn_guard::{TurnGuard, TurnOfCall};
 use crate::bridge::budget;
 use crate::bridge::drop_on_loop::{DropOnLoop, drop_attached};
 use crate::bridge::io_error::raise_io;
 use crate::bridge::loop_handle::{LoopHandle, running_loop};
 use crate::bridge::panic::RuntimePanic;
 use crate::bridge::runtime;
-use crate::bridge::waiter::{Waiter, WakeOnce};
+use crate::bridge::waiter::{Waiter, WakeOnce, when_closed};
 use crate::capi::buffer::{Buffer, RawBytes, bytes_from};
 use crate::capi::call::panic_text;
 use crate::capi::coroutine::{self, Step, already_awaited};
@@ -109,7 +109,7 @@ enum Got {
     Nothing,
     /// In a forked child no task of the parent passes the turn on.
     Queued(Owned<Place>),
-    Granted(TurnGuard),
+    Granted(TurnOfCall),
     /// In a forked child no thread completes the jobs of the parent.
     Running(Owned<FileJob>),
     /// It is done, and the task gets the result in the next turn of the loop.
@@ -119,7 +119,7 @@ enum Got {
 /// What a job has done, with the turn and with the owner of the descriptor, which lives at least as long as the job.
 struct Finished {
     reply: Result<Result<Reply, Failure>, Box<dyn Any + Send>>,
-    turn: TurnOfJob,
+    turn: TurnOfCall,
     raw: DropOnLoop<Py<PyAny>>,
 }
 
@@ -183,7 +183,10 @@ impl FileCall {
             }
         };
         if this.state.yields_first && budget::is_spent() {
-            this.state.got.set(Got::Granted(guard));
+            let turn = TurnOfCall::new(guard);
+            let unheard = turn.clone();
+            when_closed(&running_loop()?, move || drop(unheard.take()))?;
+            this.state.got.set(Got::Granted(turn));
             return Ok(Step::Yield);
         }
         FileCall::perform(this, file, guard)
@@ -329,7 +332,7 @@ impl FileCall {
         let abortable = job.is_read();
         let attaches = job.attaches().then(|| home.await_job());
         let (sender, mut finished) = oneshot::channel();
-        let (shared, turn) = (file.shared.clone(), TurnOfJob::new(turn));
+        let (shared, turn) = (file.shared.clone(), TurnOfCall::new(turn));
         let unheard = turn.clone();
         let task = runtime.spawn_blocking_and_notify(
             move || {
@@ -363,7 +366,7 @@ impl FileCall {
         let raw = DropOnLoop::new(raw.bind(py).unbind(), &LoopHandle::running(py)?);
         let finished = py.detach(move || {
             let reply = catch_unwind(AssertUnwindSafe(|| job.run(turn.shared(), &raw)));
-            Finished { reply, turn: TurnOfJob::new(turn), raw }
+            Finished { reply, turn: TurnOfCall::new(turn), raw }
         });
         match FileCall::conclude(this, file, Some(finished))? {
             Step::Done(result) => {
@@ -387,10 +390,8 @@ impl FileCall {
             return Err(raise_io(&NoThread.into()));
         };
         drop_attached(raw.into_inner());
-        let Some(turn) = turn.take() else {
-            // It was passed on, and what was read may be another's.
-            return Err(Exception::RuntimeError.raise("Event loop is closed"));
-        };
+        // If it was passed on, what was read may be another's.
+        let turn = turn.take().ok_or_else(loop_closed)?;
         let reply = match reply {
             Ok(reply) => reply,
             Err(payload) => return Err(exception::<RuntimePanic>(panic_text(payload.as_ref())).into()),
@@ -439,6 +440,11 @@ impl FileCall {
         drop(turn);
         result.map(Step::Done)
     }
+}
+
+#[cold]
+fn loop_closed() -> Raised {
+    Exception::RuntimeError.raise("Event loop is closed")
 }
 
 fn object(py: Python<'_>, made: DropOnLoop<Py<PyAny>>) -> Result<Ref, Raised> {
@@ -614,7 +620,10 @@ impl AsyncCall for FileState {
         }
         let waits = match this.state.got.replace(Got::Nothing) {
             Got::Nothing => return Err(already_awaited()),
-            Got::Granted(guard) => return FileCall::perform(this, file, guard).map(Some),
+            Got::Granted(turn) => {
+                let guard = turn.take().ok_or_else(loop_closed)?;
+                return FileCall::perform(this, file, guard).map(Some);
+            }
             Got::Queued(place) => {
                 if let Some(guard) = place.get().and_then(|place| TurnGuard::redeem(&file.shared, *place)) {
                     this.future.clear();
@@ -655,7 +664,7 @@ impl AsyncCall for FileState {
                     }
                 }
             }
-            Got::Granted(guard) => drop(guard),
+            Got::Granted(turn) => drop(turn.take()),
             Got::Done(result) => drop(result),
             Got::Nothing => {}
         }

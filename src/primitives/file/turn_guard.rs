@@ -51,14 +51,14 @@ impl TurnGuard {
     }
 }
 
-/// The turn of a job whose result is on its way to the task. The task takes it, or else the wake-up that its closed
-/// loop has not heard.
+/// The turn of a call that has yielded, or of a job whose result is on its way to the task. The task takes it, or else
+/// what its loop drops when it is closed.
 #[derive(Clone, Debug)]
-pub(super) struct TurnOfJob(Arc<Mutex<Option<TurnGuard>>>);
+pub(super) struct TurnOfCall(Arc<Mutex<Option<TurnGuard>>>);
 
-impl TurnOfJob {
-    pub(super) fn new(turn: TurnGuard) -> TurnOfJob {
-        TurnOfJob(Arc::new(Mutex::new(Some(turn))))
+impl TurnOfCall {
+    pub(super) fn new(turn: TurnGuard) -> TurnOfCall {
+        TurnOfCall(Arc::new(Mutex::new(Some(turn))))
     }
 
     /// The turn, once.
