@@ -20,6 +20,7 @@ use super::buffered::{Direct, How, MOST_NOW, Want};
 use super::cancel::{self, Canceller};
 use super::class::{File, unsupported};
 use super::job::{Begun, Failure, Job, LONG, Reply};
+use super::shared::SharedFile;
 use super::turn::Mode;
 use super::turn_guard::{TurnGuard, TurnOfCall};
 use crate::bridge::budget;
@@ -116,11 +117,25 @@ enum Got {
     Done(Ref),
 }
 
-/// What a job has done, with the turn and with the owner of the descriptor, which lives at least as long as the job.
+/// What a job has done, with the turn and with the owner of the descriptor.
 struct Finished {
     reply: Result<Result<Reply, Failure>, Box<dyn Any + Send>>,
+    refs: JobRefs,
+}
+
+/// What a job holds of its file. The fields are dropped in this order: the file may be gone, and then the last reference
+/// to `shared`, which the turn has too, writes what was kept, into a descriptor that `raw` closes.
+struct JobRefs {
     turn: TurnOfCall,
+    shared: Arc<SharedFile>,
     raw: DropOnLoop<Py<PyAny>>,
+}
+
+impl JobRefs {
+    fn run(self, job: Job) -> Finished {
+        let reply = catch_unwind(AssertUnwindSafe(|| job.run(&self.shared, &self.raw)));
+        Finished { reply, refs: self }
+    }
 }
 
 struct FileJob {
@@ -332,13 +347,12 @@ impl FileCall {
         let abortable = job.is_read();
         let attaches = job.attaches().then(|| home.await_job());
         let (sender, mut finished) = oneshot::channel();
-        let (shared, turn) = (file.shared.clone(), TurnOfCall::new(turn));
-        let unheard = turn.clone();
+        let refs = JobRefs { turn: TurnOfCall::new(turn), shared: file.shared.clone(), raw };
+        let unheard = refs.turn.clone();
         let task = runtime.spawn_blocking_and_notify(
             move || {
                 let _attaches = attaches;
-                let reply = catch_unwind(AssertUnwindSafe(|| job.run(&shared, &raw)));
-                Finished { reply, turn, raw }
+                refs.run(job)
             },
             move |finished| drop(sender.send(finished)),
         );
@@ -364,10 +378,8 @@ impl FileCall {
         let py = this.py();
         let raw = file.raw.get().ok_or(Raised)?;
         let raw = DropOnLoop::new(raw.bind(py).unbind(), &LoopHandle::running(py)?);
-        let finished = py.detach(move || {
-            let reply = catch_unwind(AssertUnwindSafe(|| job.run(turn.shared(), &raw)));
-            Finished { reply, turn: TurnOfCall::new(turn), raw }
-        });
+        let refs = JobRefs { turn: TurnOfCall::new(turn), shared: file.shared.clone(), raw };
+        let finished = py.detach(move || refs.run(job));
         match FileCall::conclude(this, file, Some(finished))? {
             Step::Done(result) => {
                 this.state.got.set(Got::Done(result));
@@ -383,7 +395,7 @@ impl FileCall {
         finished: Option<Finished>,
     ) -> Result<Step, Raised> {
         let action = this.state.action.take();
-        let Some(Finished { reply, turn, raw }) = finished else {
+        let Some(Finished { reply, refs: JobRefs { turn, raw, .. } }) = finished else {
             if matches!(action, Some(Action::Close)) {
                 file.shared.closed.store(false, Ordering::Relaxed);
             }
@@ -657,8 +669,11 @@ impl AsyncCall for FileState {
                 }
             }
             Got::Running(running) => {
-                if let Some(FileJob { finished, waker, task, abortable, cancel }) = running.into_inner() {
-                    drop_attached((waker.take(), finished, cancel));
+                if let Some(FileJob { mut finished, waker, task, abortable, cancel }) = running.into_inner() {
+                    let received = finished.try_recv().ok().flatten();
+                    // A wake-up that is under way has the turn too.
+                    drop(received.as_ref().and_then(|received| received.refs.turn.take()));
+                    drop_attached((waker.take(), received, finished, cancel));
                     if abortable {
                         task.abort();
                     }

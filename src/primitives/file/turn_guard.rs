@@ -40,10 +40,6 @@ impl TurnGuard {
         TurnGuard { shared: shared.clone(), owner: Owner::this_process() }
     }
 
-    pub(super) fn shared(&self) -> &Arc<SharedFile> {
-        &self.shared
-    }
-
     /// The same turn once more. It passes on when all its guards were dropped.
     pub(super) fn again(&self) -> TurnGuard {
         self.shared.turn.share();
