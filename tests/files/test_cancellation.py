@@ -108,6 +108,34 @@ def test_a_cancelled_read_of_a_fifo_loses_nothing(run, fifo, operation):
     run(main())
 
 
+def test_a_read_is_cancelled_while_a_forked_child_lives():
+    output = run_program(
+        """
+        import asyncio, os, wakeloop
+
+        async def main():
+            reader, writer = os.pipe()
+            file = await wakeloop.open(reader, "rb")
+            reading = asyncio.ensure_future(file.read(10))
+            await asyncio.sleep(0.01)
+            until, end = os.pipe()
+            if not (child := os.fork()):
+                os.close(end)
+                os.read(until, 1)
+                os._exit(0)
+            reading.cancel()
+            await asyncio.wait([reading])
+            closed, _ = await asyncio.wait([asyncio.ensure_future(file.close())], timeout=5)
+            print(len(closed))
+            os.close(end)
+            os.waitpid(child, 0)
+
+        wakeloop.run(main())
+        """
+    )
+    assert output == "1\n"
+
+
 def test_a_terminal_is_written_behind_a_cancelled_read(run):
     async def main():
         controller, terminal = os.openpty()

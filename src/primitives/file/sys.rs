@@ -119,7 +119,7 @@ pub(super) fn size(fd: RawFd) -> io::Result<i64> {
     }
 }
 
-/// Waits until there is something to read, or until the other end of `cancel` is closed. Returns false for that.
+/// Waits until there is something to read, or until the other end of `cancel` is shut down. Returns false for that.
 pub(super) fn wait_readable(fd: RawFd, cancel: &impl AsRawFd) -> io::Result<bool> {
     let entry = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
     let mut entries = [entry(fd), entry(cancel.as_raw_fd())];
