@@ -19,6 +19,7 @@ use super::numbers;
 use crate::bridge::awaitable::{Operation, Outcome};
 use crate::capi::Fallible;
 use crate::capi::fallible::dict;
+use crate::fork::Owned;
 use crate::runtime::net::{TcpListener, TcpStream};
 use crate::runtime::{self, AbortHandle, JoinSet};
 
@@ -49,8 +50,9 @@ fn add(counter: &AtomicU64, count: usize) {
 pub(crate) struct EchoServer {
     address: SocketAddr,
     stats: Arc<Stats>,
-    /// The task that accepts. It owns the listener and the tasks of the connections, so they end with it.
-    serving: AbortHandle,
+    /// The task that accepts. It owns the listener and the tasks of the connections, so they end with it. A forked child
+    /// has no thread that could end it, and its parent serves on.
+    serving: Owned<AbortHandle>,
     stopped: AtomicBool,
     /// The listener and the last connection are gone.
     over: Closed,
@@ -58,7 +60,7 @@ pub(crate) struct EchoServer {
 
 impl Drop for EchoServer {
     fn drop(&mut self) {
-        self.serving.abort();
+        self.stop();
     }
 }
 
@@ -96,7 +98,7 @@ impl EchoServer {
     fn close(&self) {
         // Ordering: Relaxed. The flag is for Python code only, and orders nothing.
         self.stopped.store(true, Ordering::Relaxed);
-        self.serving.abort();
+        self.stop();
     }
 
     /// Wait until the server and its connections are closed. Awaitable.
@@ -134,10 +136,19 @@ impl EchoServer {
 }
 
 impl EchoServer {
+    fn stop(&self) {
+        if let Some(serving) = self.serving.get() {
+            serving.abort();
+        }
+    }
+
+    /// Waits for the end; in a forked child, not at all.
     fn wait_over<'py>(&self, py: Python<'py>, name: &'static str) -> PyResult<Bound<'py, PyAny>> {
-        let over = self.over.clone();
+        let over = self.serving.get().map(|_| self.over.clone());
         Operation::create(py, name, async move {
-            over.wait().await;
+            if let Some(over) = over {
+                over.wait().await;
+            }
             Outcome::Nothing
         })
     }
@@ -168,7 +179,7 @@ async fn start(host: String, port: u16) -> io::Result<EchoServer> {
     SockRef::from(&listener).set_tcp_nodelay(true)?;
     let (stats, over) = (Arc::new(Stats::default()), Closed::new());
     let listening = Listening { listener, alive: Arc::new(Alive(over.clone())) };
-    let serving = runtime::spawn(serve(listening, stats.clone())).abort_handle();
+    let serving = Owned::new(runtime::spawn(serve(listening, stats.clone())).abort_handle());
     Ok(EchoServer { address, stats, serving, stopped: AtomicBool::new(false), over })
 }
 

@@ -13,6 +13,8 @@ import weakref
 
 import pytest
 
+from tests.support import script
+
 pytestmark = pytest.mark.usefixtures("runtime")
 
 wakeloop = pytest.importorskip("wakeloop", reason="the primitives are wakeloop's; the control group has none")
@@ -440,6 +442,36 @@ def test_an_address_that_cannot_be_bound_is_pythons_os_error(run):
 def test_fewer_workers_than_one_are_a_value_error(workers):
     with pytest.raises(ValueError, match="^workers must be at least 1$"):
         wakeloop.configure(workers=workers)
+
+
+def test_an_echo_server_that_a_forked_child_closes_serves_on(loop_name):
+    done = script.run_script(
+        loop_name,
+        """
+        import os, wakeloop
+        async def main():
+            server = await wakeloop.start_echo_server("127.0.0.1", 0)
+            if not (child := os.fork()):
+                asyncio.events._set_running_loop(None)
+                async def in_child():
+                    async with asyncio.timeout(5):
+                        server.close()
+                        await server.wait_closed()
+                    print("child:", server.is_serving(), flush=True)
+                new_loop().run_until_complete(in_child())
+                os._exit(0)
+            print(os.waitpid(child, 0)[1])
+            async with wakeloop.TcpStream.connect("127.0.0.1", server.port) as stream:
+                await stream.write_all(b"still there\\n")
+                print(await stream.readline(), server.is_serving(), flush=True)
+            async with server:
+                pass
+        with asyncio.Runner(loop_factory=new_loop) as runner:
+            runner.run(main())
+        """,
+        options=("-W", "ignore::DeprecationWarning"),
+    )
+    assert (done.code, done.out, done.err) == (0, "child: False\n0\nb'still there\\n' True\n", "")
 
 
 def test_the_stats_of_the_echo_server_count(run):
