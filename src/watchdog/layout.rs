@@ -129,7 +129,8 @@ cfg_select! {
                 free_threaded: match offset(2)? {
                     0 => None,
                     _ => Some(FreeThreaded {
-                        gil: interpreter() + offset(holder - 2)?,
+                        // This one counts from the struct that the first one leads to.
+                        gil: interpreter() + offset(holder - 3)? + offset(holder - 2)?,
                         status: offset(id + 3)?,
                         copy: offset(frame + 6)?,
                         copies: offset(code + 9)?,

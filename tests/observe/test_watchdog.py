@@ -714,6 +714,19 @@ def test_a_forked_child_has_no_watchdog_unless_the_variable_asks_for_one():
     assert done.err.count("ended its turn") == 2
 
 
+def test_a_report_has_the_stack_also_in_a_process_that_was_profiled():
+    """Then the interpreter has a version of its instrumentation, which was once taken for the switch of the GIL."""
+    done = run_with_variable(
+        "50ms",
+        """
+        import cProfile
+        cProfile.Profile().runcall(int)
+        run()
+        """,
+    )
+    assert done.code == 0 and "in main" in done.err and "could not be read" not in done.err, done
+
+
 def test_forks_at_any_moment_do_not_block_the_child():
     """Some of the children are forked while the watchdog reads, writes or waits for the GIL."""
     done = run_with_variable(
