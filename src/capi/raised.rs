@@ -189,6 +189,21 @@ pub(crate) fn warn(category: *mut ffi::PyObject, text: &str, source: *mut ffi::P
     });
 }
 
+/// Passes the error that is set to `sys.unraisablehook`, as the interpreter does for a `__del__` that raises.
+#[cold]
+pub(crate) fn ignored_in_finalizer(finalizer: &Ref) {
+    // SAFETY: every caller is attached; the format names one object, which lives.
+    #[cfg(Py_3_14)]
+    unsafe {
+        PyErr_FormatUnraisable(
+            c"Exception ignored while calling deallocator %R".as_ptr(),
+            finalizer.as_ptr(),
+        );
+    }
+    #[cfg(not(Py_3_14))]
+    finalizer.write_unraisable();
+}
+
 #[cfg(Py_3_14)]
 unsafe extern "C" {
     /// A public and documented function, which pyo3-ffi leaves out.

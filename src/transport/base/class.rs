@@ -16,10 +16,10 @@ use crate::capi::imports::defined_class;
 use crate::capi::inspect::integer;
 use crate::capi::methods::{Attribute, Method, TypeSlot};
 use crate::capi::once::Once;
+use crate::capi::raised::ignored_in_finalizer;
 use crate::capi::{Fallible, Fatal, Raised, Ref, Slot, This};
 use crate::kernel::core::Core;
 use crate::kernel::source::descriptor;
-use crate::kernel::unraisable::unraisable;
 
 /// The alignment of the fields of every kind.
 const ALIGNMENT: usize = align_of::<usize>();
@@ -41,8 +41,7 @@ fn finalize<T: TransportKind>(this: This<'_, T>) -> Result<(), Raised> {
     }
     let mut outcome = Outcome::default();
     if let Some(warn) = WARN_UNCLOSED.get() {
-        let warned = warn.call(&[this.object()]).map(drop);
-        outcome.note(warned.or_else(|raised| unraisable(&finalizer(this), raised)));
+        warn.call(&[this.object()]).map_or_else(|Raised| ignored_in_finalizer(&finalizer(this)), drop);
     }
     outcome.note(release(this).map_err(|Raised| Fatal));
     let core = this.base().core();
