@@ -376,8 +376,9 @@ fn thrown(arguments: Arguments<'_>) -> Result<Ref, Raised> {
     } else if kind.is_exception() && value.is_some() {
         "instance exception may not have a separate value".to_owned()
     } else if kind.is_exception() || kind.is_exception_class() {
-        let exception = match value.unwrap_or(kind) {
-            exception if exception.is_exception() => exception.to_owned(),
+        let exception = match value {
+            None if kind.is_exception() => kind.to_owned(),
+            Some(value) if is_instance_of_class(value, kind)? => value.to_owned(),
             _ => {
                 let value = value.unwrap_or(Borrowed::none());
                 // SAFETY: live objects; the class is called to make its exception, as the generator's throw does.
@@ -395,6 +396,18 @@ fn thrown(arguments: Arguments<'_>) -> Result<Ref, Raised> {
         format!("exceptions must be classes or instances deriving from BaseException, not {name}")
     };
     Err(Exception::TypeError.raise(&text))
+}
+
+/// Is the value an exception of this class? An exception of another class becomes an argument of the class.
+fn is_instance_of_class(value: Borrowed<'_>, class: Borrowed<'_>) -> Result<bool, Raised> {
+    if !value.is_exception() {
+        return Ok(false);
+    }
+    // SAFETY: live objects, both classes; -1 with an error set means failure.
+    match unsafe { ffi::PyObject_IsSubclass(value.kind().cast(), class.as_ptr()) } {
+        ..0 => Err(Raised),
+        found => Ok(found > 0),
+    }
 }
 
 /// `cr_frame`: a frame that shows the name, until the coroutine is over.

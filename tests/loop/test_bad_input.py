@@ -425,6 +425,32 @@ def test_throwing_a_value_that_is_not_an_exception_into_a_socket_call_is_a_type_
         loop.remove_reader(near)
 
 
+@pytest.mark.filterwarnings("ignore:.*signature of throw:DeprecationWarning")
+@pytest.mark.parametrize(
+    "value",
+    [None, "text", (1, 2), ValueError("its own"), UnicodeError("of a subclass"), KeyError("of another class")],
+    ids=repr,
+)
+def test_throwing_a_class_and_a_value_raises_what_it_does_in_a_coroutine(loop, value):
+    def raised(call):
+        with pytest.raises(Exception) as caught:
+            call.throw(ValueError, value)
+        return caught.type, str(caught.value)
+
+    async def waits():
+        await asyncio.sleep(0)
+
+    coroutine = waits()
+    coroutine.send(None)
+    near, far = socket.socketpair()
+    with near, far:
+        near.setblocking(False)
+        call = loop.sock_recv(near, 10)
+        call.send(None)
+        assert raised(call) == raised(coroutine)
+        loop.remove_reader(near)
+
+
 class Exporter:
     """Claims to support the buffer protocol."""
 
