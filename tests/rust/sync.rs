@@ -301,27 +301,27 @@ fn a_lock_is_released_by_a_panic_and_passed_on_by_a_dropped_waiter() {
 
 #[test]
 fn many_values_are_received_at_once_and_make_room_for_as_many_senders() {
-    let (sender, mut receiver) = mpsc::bounded(3);
+    let (sender, mut receiver) = mpsc::bounded(4);
     let mut values = vec![0];
     {
         let mut nothing = pin!(receiver.recv_many(&mut values, 10));
         assert!(poll_with(nothing.as_mut(), Waker::noop()).is_pending());
     }
-    (1..=3).for_each(|n| sender.try_send(n).unwrap());
-    let mut waiting: Vec<_> = (4..=6).map(|n| Box::pin(sender.send(n))).collect();
+    (1..=4).for_each(|n| sender.try_send(n).unwrap());
+    let mut waiting: Vec<_> = (5..=8).map(|n| Box::pin(sender.send(n))).collect();
     for sending in &mut waiting {
         assert!(poll_with(sending.as_mut(), Waker::noop()).is_pending());
     }
-    assert_eq!((receiver.len(), receiver.is_closed()), (3, false));
+    assert_eq!((receiver.len(), receiver.is_closed()), (4, false));
     assert_eq!(block_on(receiver.recv_many(&mut values, 0)), 0);
-    assert_eq!(block_on(receiver.recv_many(&mut values, 2)), 2);
+    assert_eq!(block_on(receiver.recv_many(&mut values, 3)), 3);
     let sent: Vec<_> =
         waiting.iter_mut().map(|sending| poll_with(sending.as_mut(), Waker::noop()).is_ready()).collect();
-    assert_eq!(sent, [true, true, false]);
+    assert_eq!(sent, [true, true, true, false]);
     drop(waiting);
     drop(sender);
     assert!(receiver.is_closed() && !receiver.is_empty());
-    assert_eq!(block_on(receiver.recv_many(&mut values, 100)), 3);
+    assert_eq!(block_on(receiver.recv_many(&mut values, 100)), 4);
     assert_eq!(block_on(receiver.recv_many(&mut values, 100)), 0);
-    assert_eq!(values, [0, 1, 2, 3, 4, 5]);
+    assert_eq!(values, [0, 1, 2, 3, 4, 5, 6, 7]);
 }
