@@ -297,6 +297,19 @@ mod tests {
     }
 
     #[test]
+    fn a_spin_that_finds_something_halves_the_pause_after_the_next_that_does_not() {
+        let policy = without_trials(Setting::Window(WINDOW));
+        let pause = |found: usize| {
+            (0..found).for_each(|_| policy.note_spin(true, 0));
+            policy.note_spin(false, 0);
+            (0..).find(|_| policy.begin(20 * LONG, FOREVER, 0).is_some()).unwrap()
+        };
+        assert_eq!([0, 0, 0, 0].map(pause), [1, 2, 4, 8]);
+        assert_eq!([1, 2, 9].map(pause), [8, 4, 1]);
+        assert_eq!([0; 12].map(pause)[9..], [1024; 3]);
+    }
+
+    #[test]
     fn no_more_than_a_twentieth_of_the_time_is_lost() {
         let mut waiting = Waiting::new();
         // A generator of numbers, whose high bits are random enough: three waits of four are short.
