@@ -161,4 +161,17 @@ mod tests {
         histogram.reset();
         assert_eq!(histogram.snapshot(0), Snapshot::default());
     }
+    #[test]
+    fn a_sum_has_all_counts_and_the_greatest_maximum() {
+        let [mut one, mut other] = [5, 100 * LOWEST].map(|nanos| {
+            let histogram = Histogram::default();
+            histogram.count(nanos);
+            histogram.snapshot(nanos)
+        });
+        let shorter = one;
+        one.merge(&other);
+        other.merge(&shorter);
+        assert_eq!(one, other);
+        assert_eq!((one.count(), one.sum, one.max), (2, 5 + 100 * LOWEST, 100 * LOWEST));
+    }
 }
