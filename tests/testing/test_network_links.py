@@ -106,6 +106,24 @@ def test_a_packet_on_its_way_is_lost_in_a_cut():
     connected(network, main)
 
 
+@pytest.mark.parametrize("data", [b"", b"the rest"], ids=["alone", "behind data"])
+def test_the_end_of_a_stream_that_is_on_its_way_in_a_cut_is_sent_again(data):
+    network = hosts(latency=1.0)
+
+    async def main(it):
+        start = now()
+        it.writer.write(data)
+        it.writer.write_eof()
+        await asyncio.sleep(0.5)
+        network.partition("server")
+        await asyncio.sleep(0.1)
+        network.heal("server")
+        assert await it.server_reader.read() == data
+        assert now() - start == pytest.approx(2.2)
+
+    connected(network, main)
+
+
 def test_a_segment_lost_on_its_way_is_sent_before_one_that_was_lost_earlier():
     network = hosts(latency=1.0)
     link = network.link("client", "server")
@@ -122,6 +140,25 @@ def test_a_segment_lost_on_its_way_is_sent_before_one_that_was_lost_earlier():
         link.heal()
         it.writer.write(b"three")
         assert await it.server_reader.readexactly(11) == b"onetwothree"
+
+    connected(network, main)
+
+
+def test_a_segment_lost_on_its_way_is_sent_before_an_end_that_was_lost_earlier():
+    network = hosts(latency=1.0)
+    link = network.link("client", "server")
+
+    async def main(it):
+        it.writer.write(b"one")
+        await asyncio.sleep(0.1)
+        link.change(loss=1.0)
+        it.writer.write_eof()
+        link.change(loss=0.0)
+        # Now the end waits to be sent again, and `one` is lost before it arrives.
+        link.cut()
+        await asyncio.sleep(1)
+        link.heal()
+        assert await it.server_reader.read() == b"one"
 
     connected(network, main)
 
