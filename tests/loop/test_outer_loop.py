@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import heapq
 import select
+import socket
 import sys
 import threading
 import time
@@ -153,6 +154,36 @@ def test_large_transfers_complete_in_a_foreign_main_loop(loop, turn):
         return count
 
     assert turned(loop, turn, main()) == size
+
+
+def test_data_that_one_iteration_leaves_makes_the_descriptor_readable(loop, turn):
+    """The peer has sent all of it before, so that the poller reports nothing more."""
+    ours, peer = socket.socketpair()
+    with ours, peer:
+        for sock, option in (peer, socket.SO_SNDBUF), (ours, socket.SO_RCVBUF):
+            sock.setsockopt(socket.SOL_SOCKET, option, 4 << 20)
+            sock.setblocking(False)
+        sent = 0
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                sent += peer.send(bytes(64 << 10))
+
+        class Counting(asyncio.Protocol):
+            def __init__(self):
+                self.count, self.done = 0, loop.create_future()
+
+            def data_received(self, data):
+                self.count += len(data)
+                if self.count == sent:
+                    self.done.set_result(None)
+
+        async def main():
+            transport, counting = await loop.create_connection(Counting, sock=ours)
+            await counting.done
+            transport.abort()
+            await asyncio.sleep(0)
+
+        turned(loop, turn, main())
 
 
 def test_the_descriptor_is_readable_for_as_long_as_there_is_something_to_do(loop, turn):
