@@ -331,6 +331,30 @@ def test_a_primitive_that_cannot_start_a_thread_raises_runtime_error(loop_name, 
     assert run_sandboxed(loop_name, body).out == "can't start new thread\n" * 3 + "on it goes\n"
 
 
+@pytest.mark.native
+@pytest.mark.parametrize("started", [False, True])
+def test_a_file_that_cannot_start_a_thread_to_close_is_still_open(loop_name, started):
+    body = f"""
+        async def main():
+            if {started}:
+                await wakeloop.sleep(0.001)
+            # wakeloop.open() would start the thread.
+            raw = open(os.devnull, "wb", buffering=0)
+            file = wakeloop._core._open_file(raw, True, 8192)
+            refuse(errno.EAGAIN, "clone", "clone3")
+            for call in file.close, file.fsync, file.close:
+                try:
+                    await call()
+                except RuntimeError as error:
+                    print(error, file.closed, raw.closed)
+            raw.close()
+
+        with asyncio.Runner(loop_factory=new_loop) as runner:
+            runner.run(asyncio.wait_for(main(), 10))
+    """
+    assert run_sandboxed(loop_name, body).out == "can't start new thread False False\n" * 3
+
+
 def test_a_tcp_stream_that_the_poller_refuses_raises_and_keeps_no_descriptor(loop_name):
     body = """
         import gc
