@@ -149,6 +149,29 @@ def test_an_iteration_has_read_no_further_than_in_io(run, tmp_path, lines, opera
     run(main())
 
 
+@pytest.mark.parametrize("size", [10, 9000, -1])
+def test_a_read_behind_an_iteration_and_a_truncate_goes_on_as_in_io(run, tmp_path, size):
+    content = b"".join(b"line %d\n" % number for number in range(5000))
+
+    async def main():
+        seen = []
+        for library in (builtins, wakeloop):
+            path = tmp_path / library.__name__
+            path.write_bytes(content)
+            opened = library.open(path, "r+", encoding="utf-8")
+            file = await opened if inspect.isawaitable(opened) else opened
+            step = anext if library is wakeloop else next
+            results = [await outcome(step, file)]
+            # More than one chunk was read, and the file is cut behind it.
+            for name, *arguments in ("truncate", 40_000), ("read", size), ("read",):
+                results.append(await outcome(getattr(file, name), *arguments))
+            await outcome(file.close)
+            seen.append(results)
+        assert seen[0] == seen[1]
+
+    run(main())
+
+
 def test_tell_is_disabled_in_an_iteration_as_in_io(run, tmp_path):
     (tmp_path / "file").write_text("one\ntwo\n")
 
