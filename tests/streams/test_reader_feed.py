@@ -209,6 +209,42 @@ def test_a_class_attribute_that_shadows_an_instance_is_used(run, monkeypatch):
         monkeypatch.undo()
 
 
+@pytest.mark.parametrize(
+    ("owner", "method", "attribute"),
+    [
+        (READER, "__setattr__", "_waiter"),
+        (READER, "__getattribute__", "_waiter"),
+        (PROTOCOL, "__getattribute__", "_stream_reader_wr"),
+    ],
+)
+def test_a_class_that_watches_its_attributes_sees_that_data_arrives(run, monkeypatch, owner, method, attribute):
+    genuine, seen = getattr(object, method), []
+
+    def watching(self, name, *value):
+        seen.append(name)
+        return genuine(self, name, *value)
+
+    async def main():
+        async with connection() as (reader, _, far):
+            far.send(b"before")
+            assert await reader.readexactly(6) == b"before"
+            reader._waiter = waiter = asyncio.get_running_loop().create_future()
+            monkeypatch.setattr(owner, method, watching, raising=False)
+            far.send(b"during")
+            await waiter
+            assert attribute in seen
+            monkeypatch.undo()
+            seen.clear()
+            assert await reader.readexactly(6) == b"during" and reader._waiter is None
+            far.send(b"after")
+            assert await reader.readexactly(5) == b"after" and not seen
+
+    try:
+        run(main())
+    finally:
+        monkeypatch.undo()
+
+
 def test_a_protocol_set_in_mid_stream_gets_later_data(run):
     class Other(asyncio.Protocol):
         def __init__(self):
