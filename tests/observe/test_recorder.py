@@ -112,6 +112,25 @@ def test_the_native_half_refuses_a_second_recording_too():
     assert not first.active and first.counts() == (0, 0)
 
 
+def test_a_recording_that_gives_way_ends_when_the_other_begins(loop, path):
+    pause, first, others = 0.05, _core.Recording(1 << 20, True), []
+    # The callback has not ended by then.
+    loop.call_soon(lambda: others.append(_core.Recording(1024, False)))
+    loop.call_soon(loop.stop)
+    loop.run_forever()
+    assert [first.active, others[0].active] == [False, True]
+    others[0].stop()
+
+    def end():
+        with open(path, "wb") as file:
+            first.write(file.fileno(), 1, "program", {}, [])
+        return max(each["ts"] + each["dur"] for each in Trace.read(path).slices)
+
+    earlier = end()
+    time.sleep(pause)
+    assert end() - earlier < pause * 1e6 / 2
+
+
 def test_wrong_arguments_are_refused_and_start_nothing(tmp_path):
     for options in ({"size": 1023}, {"size": -1}, {"signal": signal.SIGUSR2}, {"slow_turns": True}):
         with pytest.raises(ValueError):
