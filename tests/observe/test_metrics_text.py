@@ -2,6 +2,7 @@
 
 import _thread
 import asyncio
+import concurrent.futures
 import dataclasses
 import gc
 import importlib
@@ -192,6 +193,36 @@ def test_the_collector_gives_prometheus_client_the_same_metrics(run):
         assert labels == others, name
 
 
+def test_the_collector_counts_the_gauges_of_the_moment(run):
+    client = pytest.importorskip("prometheus_client")
+    registry = client.CollectorRegistry()
+    registry.register(importlib.import_module("wakeloop.prometheus").Collector())
+
+    async def main():
+        loop, release = asyncio.get_running_loop(), threading.Event()
+
+        def gauges():
+            names = ("timers", "executor_queued")
+            return [registry.get_sample_value(f"wakeloop_eventloop_{name}", {"loop": "MainThread"}) for name in names]
+
+        before = gauges()
+        loop.set_default_executor(concurrent.futures.ThreadPoolExecutor(1))
+        timers = [loop.call_later(1000, print) for _ in range(3)]
+        jobs = [loop.run_in_executor(None, release.wait) for _ in range(3)]
+        try:
+            # The thread of the executor has taken one of them, or has not begun.
+            timers_now, jobs_now = gauges()
+            assert (timers_now, jobs_now in (2, 3)) == (before[0] + 3, True)
+        finally:
+            release.set()
+        await asyncio.gather(*jobs)
+        for timer in timers:
+            timer.cancel()
+        assert gauges() == before
+
+    run(main())
+
+
 def test_opentelemetry_instruments_have_the_names_of_the_conventions(run):
     pytest.importorskip("opentelemetry.sdk.metrics")
     from opentelemetry.sdk.metrics import MeterProvider
@@ -228,6 +259,36 @@ def test_opentelemetry_instruments_have_the_names_of_the_conventions(run):
     assert (times.unit, times.data.is_monotonic) == ("s", True)
     assert 0.2 <= number(times, name=name, state="active") <= snapshot.active_seconds
     assert number(metrics["asyncio.eventloop.transports"], name=name, kind="tcp") == 0
+
+
+def test_opentelemetry_begins_anew_with_another_loop_of_the_same_name():
+    pytest.importorskip("opentelemetry.sdk.metrics")
+    from opentelemetry.sdk.metrics import MeterProvider
+    from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+
+    reader = InMemoryMetricReader()
+    provider = MeterProvider([reader], shutdown_on_exit=False)
+    importlib.import_module("wakeloop.opentelemetry").instrument(provider)
+
+    def collect():
+        [resource] = reader.get_metrics_data().resource_metrics
+        metrics = {metric.name: metric for scope in resource.scope_metrics for metric in scope.metrics}
+        [delay] = metrics["asyncio.eventloop.delay.mean"].data.data_points
+        return delay.value
+
+    async def main(turns, blocked):
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        asyncio.get_running_loop().call_soon(lambda: None)
+        time.sleep(blocked)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        return collect()
+
+    wakeloop.run(main(turns=1000, blocked=0.2))
+    # One callback of a few has waited so long. The time of the earlier loop is not taken off.
+    assert wakeloop.run(main(turns=1, blocked=0.05)) > 0
+    provider.shutdown()
 
 
 def test_the_package_imports_none_of_the_optional_packages():
