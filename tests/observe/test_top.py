@@ -345,6 +345,10 @@ def test_the_workers_of_a_master_are_shown_and_q_ends_the_screen():
 import os, sys, wakeloop
 for number in range(2):
     if os.fork() == 0:
+        if number == 1 and os.fork():
+            # A process between the master and its worker, as a shell or a reloader.
+            os.wait()
+            os._exit(0)
         os.environ["WAKELOOP_ADMIN"] = "1"
         async def main():
             import asyncio
@@ -374,13 +378,15 @@ os.wait()
                 os.write(shown.master, b"q")
                 assert shown.process.wait(10) == 0
         finally:
-            for pid in children_of(process.pid):
+            for pid in descendants_of(process.pid):
                 os.kill(pid, signal.SIGKILL)
 
 
-def children_of(pid):
+def descendants_of(pid):
+    """The children of a process and theirs, the youngest first."""
     with open(f"/proc/{pid}/task/{pid}/children") as file:
-        return list(map(int, file.read().split()))
+        children = list(map(int, file.read().split()))
+    return [*(each for child in children for each in descendants_of(child)), *children]
 
 
 def test_a_trace_is_written_to_a_file(tmp_path):
