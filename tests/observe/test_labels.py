@@ -541,7 +541,7 @@ class Part:
         vars(self).update(fields)
 
 
-@pytest.mark.parametrize("leaves_route", [True, False], ids=["Starlette 1.0", "before"])
+@pytest.mark.parametrize("leaves_route", [True, False, "twice"], ids=["Starlette 1.0", "before", "a program's mount"])
 def test_the_label_is_the_route_once_the_router_has_run(leaves_route):
     seen = []
 
@@ -560,7 +560,9 @@ def test_the_label_is_the_route_once_the_router_has_run(leaves_route):
         for part, endpoint in (mount, mount.app), (route, note):
             if leaves_route:
                 scope["route"] = part
-            scope.update({"endpoint": endpoint, "path_params": {}})
+            # A route of FastAPI gives itself, and so may a subclass of Mount.
+            given = {"route": part} if leaves_route == "twice" else {}
+            scope.update({"endpoint": endpoint, "path_params": {}, **given})
         note(scope)
 
     wrapped = LabelMiddleware(app)
