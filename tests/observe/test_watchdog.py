@@ -451,7 +451,8 @@ def test_tasks_of_other_classes_and_callbacks_without_a_task_are_reported(loop, 
     assert ", in task" not in text.split("\n")[0] and stack(text)[-1]
 
 
-def test_a_report_runs_neither_the_collector_nor_python_code(run, reports):
+@pytest.mark.parametrize("collects", [True, False], ids=["on", "off"])
+def test_a_report_runs_neither_the_collector_nor_python_code(run, reports, collects):
     """Only threads of the program may be seen by it."""
     threads, seen = {threading.get_ident()}, set()
 
@@ -466,15 +467,19 @@ def test_a_report_runs_neither_the_collector_nor_python_code(run, reports):
     gc.callbacks.append(note)
     threading.setprofile(note)
     gc.set_threshold(1, 1, 1)
+    if not collects:
+        gc.disable()
     try:
         with wakeloop.watchdog(0.005, file=reports):
             run_in_task(run, compute)
+        left = gc.isenabled()
     finally:
+        gc.enable()
         gc.set_threshold(*thresholds)
         threading.setprofile(None)
         gc.callbacks.remove(note)
     # A collection without a GIL begins when the process has grown, whatever the thresholds are.
-    assert gc.isenabled() and (seen == threads or FREE_THREADED and not seen)
+    assert left == collects and (seen == (threads if collects else set()) or FREE_THREADED and not seen)
     assert threading.active_count() == 1
 
 
