@@ -1,6 +1,7 @@
 """What the window (`wakeloop.admin`) refuses: bad questions, and slow clients."""
 
 import contextlib
+import http.client
 import re
 import select
 import socket
@@ -66,6 +67,20 @@ def test_a_connection_answers_several_questions_and_head_has_no_body(window):
     first, rest = answer.split(b"\r\n\r\n", 1)
     assert b"Connection: keep-alive" in first and rest.startswith(b"alive: ")
     assert answer.endswith(b"Connection: close\r\n\r\n") and answer.count(b"Content-Length: ") == 2
+
+
+def test_the_last_answer_of_a_connection_with_many_questions_says_that_it_is_the_last(window):
+    """Otherwise a client would send its next question to a connection that ends."""
+    said = []
+    with contextlib.closing(window()) as sock:
+        while "close" not in said and len(said) < 1000:
+            sock.sendall(b"GET /livez HTTP/1.1\r\nHost: a\r\n\r\n")
+            answer = http.client.HTTPResponse(sock)
+            answer.begin()
+            assert answer.read().startswith(b"alive: ")
+            said.append(answer.getheader("Connection"))
+        assert sock.recv(1) == b""
+    assert said == ["keep-alive"] * 99 + ["close"]
 
 
 def test_a_head_that_comes_byte_by_byte_is_read_and_one_that_does_not_come_is_given_up(window):
