@@ -169,6 +169,25 @@ def test_data_written_before_abort_is_sent_over_tls(run, tls):
     run(main())
 
 
+@pytest.mark.parametrize("pieces", [[1000], [100] * 10, [1 << 20] * 8], ids=["one", "small ones", "more than fits"])
+def test_data_written_before_close_is_sent_while_reading_is_paused(run, tls, pieces):
+    async def main():
+        near, far = await secure_pair(tls)
+        await talk(near, far)
+        before = len(far.data)
+        far.transport.pause_reading()
+        near.transport.pause_reading()
+        for number, size in enumerate(pieces):
+            near.transport.write(bytes([number]) * size)
+        near.transport.close()
+        await asyncio.sleep(0)
+        far.transport.resume_reading()
+        await asyncio.gather(near.lost, far.lost)
+        assert far.data[before:] == b"".join(bytes([number]) * size for number, size in enumerate(pieces))
+
+    run(main())
+
+
 @pytest.mark.parametrize("method", ["close", "abort"])
 def test_data_written_before_the_tcp_eof_is_sent_over_tls(run, tls, method):
     """A server may end its clients' connections like this."""
