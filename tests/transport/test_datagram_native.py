@@ -4,6 +4,7 @@ import asyncio
 import contextvars
 import gc
 import socket
+import sys
 import warnings
 
 import pytest
@@ -115,6 +116,20 @@ def test_datagrams_from_many_peers_keep_their_addresses(run):
         finally:
             for peer in peers:
                 peer.close()
+        await close(protocol)
+
+    run(main())
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have one address of the loopback")
+def test_every_number_of_an_ipv4_address_is_shown_as_by_the_socket(run):
+    async def main():
+        transport, protocol = await endpoint()
+        for number in range(1, 255):
+            with plain(address=(f"127.{number}.{255 - number}.{number}", 0)) as peer:
+                peer.sendto(b"", transport.get_extra_info("sockname"))
+                await protocol.until(number)
+                assert protocol.received[-1] == (b"", peer.getsockname())
         await close(protocol)
 
     run(main())
@@ -317,7 +332,8 @@ def test_an_exception_in_the_middle_of_a_burst_loses_nothing_else(run):
     run(main())
 
 
-def test_an_interrupt_in_the_middle_of_a_burst_keeps_the_rest(loop):
+@pytest.mark.parametrize("interrupts", [[b"7"], [b"7", b"9"], [b"7", b"8", b"19"]], ids=len)
+def test_an_interrupt_in_the_middle_of_a_burst_keeps_the_rest(loop, interrupts):
     class Interrupting(Recorder):
         def __init__(self):
             self.received, self.errors, self.news = [], [], asyncio.Event()
@@ -325,7 +341,7 @@ def test_an_interrupt_in_the_middle_of_a_burst_keeps_the_rest(loop):
 
         def datagram_received(self, data, address):
             super().datagram_received(data, address)
-            if data == b"7":
+            if data in interrupts:
                 raise KeyboardInterrupt
 
     async def start():
@@ -335,8 +351,9 @@ def test_an_interrupt_in_the_middle_of_a_burst_keeps_the_rest(loop):
     with plain() as sock:
         for number in range(20):
             sock.sendto(b"%d" % number, transport.get_extra_info("sockname"))
-    with pytest.raises(KeyboardInterrupt):
-        loop.run_until_complete(asyncio.sleep(1))
+    for _ in interrupts:
+        with pytest.raises(KeyboardInterrupt):
+            loop.run_until_complete(asyncio.sleep(1))
     loop.run_until_complete(protocol.until(20))
     assert [data for data, _ in protocol.received] == [b"%d" % number for number in range(20)]
     transport.close()
