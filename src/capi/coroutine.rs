@@ -354,7 +354,9 @@ fn close<T: Coroutine>(this: This<'_, T>) -> Result<(), Raised> {
         return Err(already_executing());
     }
     if let Some(coroutine) = this.delegate() {
-        coroutine.call_method(&imports().close, &[])?;
+        coroutine
+            .call_method(&imports().close, &[])
+            .inspect_err(|Raised| undisturbed(|| end(this.fields())))?;
     }
     end(this.fields());
     Ok(())

@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import functools
 import gc
+import inspect
 import random
 import socket
 import ssl
@@ -351,6 +352,33 @@ def test_calls_are_taken_by_everything_that_takes_coroutines(run):
                 await asyncio.sleep(0.01)
                 reader.read(1).send(None)
             assert stop.value.value == b"x"
+
+    run(main())
+
+
+@pytest.mark.parametrize("kind", [asyncio.StreamReader, wakeloop.StreamReader], ids=["asyncio", "wakeloop"])
+@pytest.mark.parametrize("end", ["throw", "close"])
+@pytest.mark.parametrize("error", [None, ZeroDivisionError], ids=["ends", "fails"])
+def test_a_read_that_awaits_a_programs_coroutine_ends_with_it(run, kind, end, error):
+    async def waits(name):
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            if error:
+                raise error
+
+    async def main():
+        reader = kind()
+        read = reader.read(1)
+        # It is a native call by now.
+        reader._wait_for_data = waits
+        read.send(None)
+        assert (inspect.getcoroutinestate(read), read.cr_await is None) == ("CORO_SUSPENDED", False)
+        arguments = [ValueError("thrown")] if end == "throw" else []
+        expected = error or (ValueError if end == "throw" else None)
+        with pytest.raises(expected) if expected else contextlib.nullcontext():
+            getattr(read, end)(*arguments)
+        assert (inspect.getcoroutinestate(read), read.cr_await) == ("CORO_CLOSED", None)
 
     run(main())
 
