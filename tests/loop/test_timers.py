@@ -284,6 +284,25 @@ def test_an_overridden_clock_is_the_one_that_counts(loop_factory):
         loop.close()
 
 
+@pytest.mark.parametrize("shift", [1000.0, -1000.0], ids=["ahead", "behind"])
+def test_a_clock_with_another_origin_is_waited_for_once(loop_factory, shift):
+    kind, asked = type(probe := loop_factory()), []
+    probe.close()
+
+    class Shifted(kind):
+        def time(self):
+            asked.append(None)
+            return super().time() + shift
+
+    loop = Shifted()
+    try:
+        # It neither waits until the system's clock shows the deadline, nor looks again and again because it has passed.
+        loop.run_until_complete(asyncio.sleep(0.1))
+        assert len(asked) < 20
+    finally:
+        loop.close()
+
+
 def test_timeouts_fire_and_are_cancelled(run):
     async def main():
         with pytest.raises(TimeoutError):
