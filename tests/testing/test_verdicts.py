@@ -509,6 +509,18 @@ def test_descriptors_and_threads_are_left_behind():
     assert len(found) == 2 and found[0].startswith("descriptor ") and found[1] == "thread 'forgotten'"
 
 
+def test_a_descriptor_with_the_number_of_one_that_was_closed_is_left_behind():
+    number = os.open(os.devnull, os.O_RDONLY)
+
+    async def main():
+        with socket.socket() as sock:
+            os.dup2(sock.fileno(), number)
+
+    [found] = left_by(main)
+    os.close(number)
+    assert found.startswith(f"descriptor {number}: socket:")
+
+
 def test_what_multiprocessing_keeps_for_the_life_of_the_process_is_not_left_behind():
     program = textwrap.dedent("""
         import asyncio, multiprocessing, os, sys
