@@ -520,6 +520,25 @@ def test_ipv6_datagrams(run):
     run(main())
 
 
+@pytest.mark.skipif(not socket.has_ipv6, reason="needs IPv6")
+@pytest.mark.parametrize("wrong", [(0, 0x10_0000), (0, -1), (0, 0, -1), (0, 0, 2**32), (2**16,), (-1,)], ids=str)
+def test_a_number_that_is_out_of_range_in_an_ipv6_address_is_refused_as_by_the_socket(run, wrong):
+    async def main():
+        loop, address = asyncio.get_running_loop(), ("::1", *wrong)
+        try:
+            sock = plain(socket.AF_INET6, ("::1", 0))
+        except OSError:
+            pytest.skip("no IPv6 on this machine")
+        with sock:
+            with pytest.raises((OverflowError, OSError)) as expected:
+                sock.sendto(b"x", address)
+            with pytest.raises(expected.type) as caught:
+                await loop.sock_sendto(sock, b"x", address)
+            assert str(caught.value) == str(expected.value)
+
+    run(main())
+
+
 def test_a_socket_pair_without_names(run):
     async def main():
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
