@@ -6,6 +6,7 @@ import os
 import re
 import socket
 import stat
+import struct
 import threading
 
 import pytest
@@ -268,7 +269,8 @@ def test_a_window_that_is_opened_again_at_its_address_can_be_reached_all_the_tim
         while not ended.is_set():
             family = socket.AF_INET if kind == "port" else socket.AF_UNIX
             with contextlib.closing(socket.socket(family)) as sock:
-                sock.settimeout(20)
+                # With a timeout of Python's, a queue that is full would be an error.
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", 20, 0))
                 try:
                     if kind == "port":
                         host, port = address.split(":")
