@@ -3,6 +3,7 @@ time, and logged where somebody has asked.
 """
 
 import asyncio
+import functools
 import logging
 import math
 import os
@@ -90,10 +91,12 @@ def test_a_task_that_ends_slowly_is_named(loop, slow_log):
     assert "short life" in report
 
 
-def test_a_slow_protocol_is_named(loop, slow_log):
+@pytest.mark.parametrize("secure", [False, True], ids=["plain", "tls"])
+def test_a_slow_protocol_is_named(loop, slow_log, tls, secure):
     async def main():
-        server = await loop.create_server(lambda: Slow(done), "127.0.0.1", 0)
-        transport, _ = await loop.create_connection(asyncio.Protocol, *server.sockets[0].getsockname())
+        server = await loop.create_server(lambda: Slow(done), "127.0.0.1", 0, ssl=tls.server() if secure else None)
+        options = {"ssl": tls.client(), "server_hostname": "localhost"} if secure else {}
+        transport, _ = await loop.create_connection(asyncio.Protocol, *server.sockets[0].getsockname(), **options)
         transport.write(b"x")
         await done
         transport.close()
@@ -102,8 +105,12 @@ def test_a_slow_protocol_is_named(loop, slow_log):
     done = loop.create_future()
     loop.slow_turn_duration = LIMIT
     loop.run_until_complete(main())
+    # The connection ends.
+    loop.run_until_complete(asyncio.sleep(0.01))
     [report] = reports(slow_log)
     assert report.startswith("Slow turn: <Slow protocol> of <")
+    [kept] = loop.metrics().last_slow_turns
+    assert kept.name.startswith("Slow of ")
 
 
 @pytest.mark.parametrize("kind", ["stream", "datagram", "pipe"])
@@ -192,14 +199,18 @@ def test_slow_turns_are_logged_once_per_second_with_the_number_of_the_others(loo
     assert f"{slow - len(found)} slow turns before it were not logged" in found[-1] or len(found) > 2
 
 
-def test_a_slow_turn_is_counted_and_kept_and_not_logged_unless_somebody_has_asked(loop, slow_log):
+@pytest.mark.parametrize(
+    "wrapped", [lambda function: function, lambda function: functools.partial(functools.partial(function))],
+    ids=["function", "partial"],
+)
+def test_a_slow_turn_is_counted_and_kept_and_not_logged_unless_somebody_has_asked(loop, slow_log, wrapped):
     def slow():
         time.sleep(0.26)
 
     async def main():
         slow()
 
-    loop.call_soon(slow)
+    loop.call_soon(wrapped(slow))
     loop.run_until_complete(asyncio.sleep(0.01))
     loop.run_until_complete(loop.create_task(main(), name="a task"))
     for _ in range(300):
