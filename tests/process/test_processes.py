@@ -497,6 +497,28 @@ def test_primitives_on_the_parents_asyncio_loop_raise_runtime_error_after_fork(l
     assert silent(loop_name, body) == "0\n"
 
 
+@pytest.mark.native
+def test_a_child_that_runs_the_parents_asyncio_loop_leaves_the_wake_ups_to_the_parent(loop_name):
+    body = """
+        import os, time, warnings
+        warnings.simplefilter("ignore")
+        loop = asyncio.SelectorEventLoop()
+        loop.run_until_complete(wakeloop.sleep(0.01))
+        waiting = loop.create_task(wakeloop.sleep(0.01))
+        loop.run_until_complete(asyncio.sleep(0))
+        # The sleep ends, and the loop's descriptor is readable, in both processes.
+        time.sleep(0.1)
+        pid = os.fork()
+        if pid == 0:
+            loop.run_until_complete(asyncio.sleep(0.05))
+            os._exit(waiting.done())
+        print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+        loop.run_until_complete(asyncio.wait_for(waiting, 20))
+        loop.close()
+    """
+    assert silent(loop_name, body) == "0\n"
+
+
 def test_multiprocessing_works_under_a_running_loop(loop_name, tmp_path):
     script = tmp_path / "program.py"
     from tests.support.loops import PRELUDE
