@@ -670,3 +670,32 @@ def test_a_file_that_shrinks_ends_early(run, file, by):
                 await closed(protocol)
 
     run(main())
+
+
+@LINUX
+@pytest.mark.native
+def test_a_file_that_fits_into_the_socket_is_sent_in_several_iterations(run, tmp_path):
+    """Other callbacks run in between, also if the socket has room for all of it."""
+    size = 5 << 19
+    path = tmp_path / "small"
+    path.write_bytes(bytes(size))
+
+    async def main():
+        loop, turns = asyncio.get_running_loop(), []
+
+        def count():
+            turns.append(None)
+            nonlocal handle
+            handle = loop.call_soon(count)
+
+        with socketpair() as (near, far), path.open("rb") as opened:
+            near.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * size)
+            if near.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) < 3 * size:
+                pytest.skip("the system refuses so large a buffer")
+            handle = loop.call_soon(count)
+            assert await loop.sock_sendfile(near, opened) == size
+            handle.cancel()
+        # One mebibyte in each, and one more that finds the end.
+        assert len(turns) >= 3
+
+    run(main())
