@@ -498,6 +498,25 @@ def test_a_patched_make_socket_transport_is_called_at_both_ends(run, monkeypatch
     run(main())
 
 
+@pytest.mark.parametrize("kind", ["socket", "datagram"])
+def test_a_peer_name_that_the_maker_of_a_transport_gives_is_kept(run, kind):
+    async def main():
+        loop = asyncio.get_running_loop()
+        near, far = socket.socketpair(type=socket.SOCK_DGRAM if kind == "datagram" else socket.SOCK_STREAM)
+        near.setblocking(False)
+        with far:
+            make = getattr(loop, f"_make_{kind}_transport")
+            protocol = asyncio.DatagramProtocol() if kind == "datagram" else asyncio.Protocol()
+            transport = make(near, protocol, extra={"peername": "of accept()"})
+            assert transport.get_extra_info("peername") == "of accept()"
+            assert transport.get_extra_info("sockname") == near.getsockname()
+            await asyncio.sleep(0)
+            transport.abort()
+            await asyncio.sleep(0)
+
+    run(main())
+
+
 @pytest.mark.parametrize("name", ["_make_socket_transport", "_make_datagram_transport"])
 def test_a_patched_make_socket_transport_creates_the_transports(run, monkeypatch, name):
     """CoAP libraries receive datagrams with their own transports."""
