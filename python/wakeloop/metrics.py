@@ -204,8 +204,8 @@ class LoopMetrics(Snapshot):
     #: `/slow` of the window names the last one.
     busy_waits: int
 
-    #: How long the work of a turn had been ready when the loop came to it. There is one duration for each turn that
-    #: had work, that of its oldest.
+    #: How long the work of a turn had been ready when the loop came to it. There is one duration for each turn, that of
+    #: its oldest work, and another one for its last callback or event, if that has waited longer.
     delay: Histogram
     #: The lengths of the turns, from the end of the poll to the next poll.
     turn_length: Histogram

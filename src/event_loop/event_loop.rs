@@ -27,7 +27,6 @@ use crate::capi::{Arguments, Fallible, Fatal, Raised, Ref, This};
 use crate::clock::monotonic_nanos;
 use crate::compat::version::WARNS_OF_BOOL_AS_DESCRIPTOR;
 use crate::kernel::core::Core;
-use crate::kernel::core::probe::metrics::LoopFigures;
 use crate::kernel::core::probe::registry::SlowCallback;
 use crate::kernel::core::watched_fd::Direction;
 use crate::kernel::entries::{from_handle, into_handle};
@@ -384,7 +383,7 @@ impl EventLoop {
     /// The figures of `wakeloop.LoopMetrics`, as a dict.
     fn _metrics<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let _held = self.core.enter();
-        figures::to_dict(py, &LoopFigures::at(monotonic_nanos(), 0, self.core.probe.counters))
+        figures::to_dict(py, &self.core.probe.registered.figures(monotonic_nanos()).1)
     }
 
     /// Forget the durations that `metrics()` has counted in histograms. Between two turns or in a callback.

@@ -171,20 +171,20 @@ fn away_from_gil(
         return Ok(now);
     }
     core.wakeup.polling.set(true);
-    let heartbeat = probe::leaves_gil(core, now);
-    // SAFETY: this thread is attached. Between the two calls only the poller, which is borrowed, the heartbeat and what `poll`
-    // uses are used. All of it is plain Rust.
+    let has_polled = probe::leaves_gil(core, now);
+    // SAFETY: this thread is attached. Between the two calls only the poller, which is borrowed, and what `poll` and
+    // `has_polled` use are used. All of it is plain Rust.
     let (Polled { end, has_waited, result }, away) = unsafe {
         let state = ffi::PyEval_SaveThread();
         let polled = poll(&mut poller);
         let away = Away { start: now, end: polled.end, interrupted: false };
+        has_polled(polled.end);
         let away = let_threads_run(&poller, polled.result.is_ok(), away, yields);
-        heartbeat.awaits_gil(polled.end);
         ffi::PyEval_RestoreThread(state);
         (polled, away)
     };
     let back = monotonic_nanos();
-    probe::has_gil_again(core, now, end, back, has_waited);
+    probe::has_gil_again(core, end, back, has_waited);
     core.gil.note_poll(away, back, || (!is_only_thread()).then(other_threads_nanos));
     let mut outcome = Outcome::default();
     outcome.note(queue_events(core, &poller, result));

@@ -4,6 +4,7 @@ import ast
 import asyncio
 import bisect
 import concurrent.futures
+import contextlib
 import ctypes
 import dataclasses
 import inspect
@@ -110,6 +111,85 @@ def test_metrics_can_be_read_before_after_and_beside_the_run(loop):
     loop.close()
     closed = loop.metrics()
     assert closed.closed and not closed.running and closed.turns > 0
+
+
+@contextlib.contextmanager
+def in_a_thread(loop):
+    """Runs the loop in a thread, until the block ends."""
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    try:
+        yield
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(20)
+
+
+def until(condition):
+    end = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.001)
+
+
+def until_it_waits(loop):
+    """Lets the loop run a callback, and waits until it polls again."""
+    polls = []
+    loop.call_soon_threadsafe(lambda: polls.append(loop.metrics().polls))
+    until(lambda: polls and loop.metrics().polls > polls[0])
+
+
+def assert_no_bucket_falls(before, after):
+    for name in ("delay", "turn_length", "gil_wait"):
+        pairs = zip(getattr(before, name).counts, getattr(after, name).counts, strict=True)
+        assert all(one <= other for one, other in pairs), name
+
+
+def test_a_loop_that_waits_is_idle_for_another_thread_too(loop):
+    with in_a_thread(loop):
+        until_it_waits(loop)
+        before = loop.metrics()
+        until(lambda: loop.metrics().running_seconds > before.running_seconds + 0.1)
+        between = loop.metrics() - before
+    assert between.idle_seconds > between.running_seconds / 2
+
+
+def test_no_bucket_falls_when_a_loop_runs_again_and_waits(loop):
+    loop.run_until_complete(asyncio.sleep(0.001))
+    before = loop.metrics()
+    with in_a_thread(loop):
+        until(lambda: loop.metrics().polls > before.polls)
+        assert_no_bucket_falls(before, loop.metrics())
+
+
+def test_no_bucket_falls_after_a_long_turn(loop):
+    blocked, goes_on = threading.Event(), threading.Event()
+    with in_a_thread(loop):
+        until_it_waits(loop)
+        loop.call_soon_threadsafe(lambda: (blocked.set(), goes_on.wait(20)))
+        assert blocked.wait(20)
+        time.sleep(0.01)
+        before = loop.metrics()
+        goes_on.set()
+        until(lambda: loop.metrics().turn_length.max >= 0.01)
+        assert_no_bucket_falls(before, loop.metrics())
+
+
+def test_no_bucket_falls_in_turns_whose_last_callback_waits_longer_than_the_first(run):
+    async def main():
+        loop = asyncio.get_running_loop()
+        for _ in range(100):
+            await asyncio.sleep(0)
+        before = loop.metrics().delay
+        for _ in range(20):
+            time.sleep(0.0005)
+            for _ in range(10):
+                loop.call_soon(time.sleep, 0.0005)
+            await asyncio.sleep(0)
+        after = loop.metrics().delay
+        assert after.counts[0] >= before.counts[0] and after.count >= before.count + 20
+
+    run(main())
 
 
 def test_two_snapshots_subtract(run):

@@ -5,13 +5,40 @@ import http.client
 import os
 import re
 import threading
+import time
 
 import pytest
 
-from tests.support.builds import FREE_THREADED
+from tests.support.builds import FREE_THREADED, needs_gil
 from tests.support.window import go_on, line_of, program, until
 
 pytestmark = pytest.mark.native
+
+
+@needs_gil
+def test_the_last_wait_is_idle_time_while_the_loop_waits_for_the_gil(tmp_path):
+    body = """
+    import ctypes
+    loop = wakeloop.new_event_loop()
+    threading.Thread(target=loop.run_forever, daemon=True).start()
+    while not loop.metrics().polls:
+        time.sleep(0.001)
+    print("ready")
+    sys.stdin.readline()
+    loop.call_soon_threadsafe(int)
+    ctypes.PyDLL(None).poll(None, 0, 1000_000)
+    """
+    with program(tmp_path, body) as window:
+
+        def shown():
+            return window.json("/loops")["loops"][0]
+
+        # A question wakes the loop, so the wait begins with it.
+        before = until(lambda found: found["state"] == "waits", shown)["metrics"]
+        time.sleep(0.5)
+        go_on(window)
+        after = until(lambda found: found["state"] == "waits for the GIL", shown)["metrics"]
+    assert after["idle_seconds"] >= before["idle_seconds"] + 0.25
 
 
 #: Ten ways to block a loop: the code of a function, and a piece of the line in which it stands.

@@ -1,8 +1,12 @@
 //! The hooks of the kernel: where a run, a turn, a poll, a batch of callbacks or an event begins or ends, the kernel
 //! calls one of these functions, and names nothing else that observes.
 
+use std::sync::atomic::Ordering::Release;
+use std::sync::atomic::fence;
+
 use super::super::core::fd_table::descriptor;
-use super::super::core::probe::heartbeat::{Heartbeat, NOBODY};
+use super::super::core::probe::heartbeat::NOBODY;
+use super::super::core::probe::metrics::Counters;
 use super::super::core::probe::registry::Asked;
 pub(in crate::kernel) use super::super::core::probe::turn_meter::{Batch, Laps};
 use super::super::core::{Core, Entry};
@@ -99,15 +103,20 @@ pub(in crate::kernel) fn turn_begins(core: &Core, now: u64) {
 
 /// Python code steps a turn. Such turns are not measured.
 pub(in crate::kernel) fn turn_is_stepped(core: &Core, thread: u64) {
-    core.probe.counters.turns.add(1);
-    core.probe.counters.stepped_turns.add(1);
+    let counters = core.probe.counters;
+    for turns in [&counters.turns, &counters.ended_turns, &counters.stepped_turns] {
+        turns.add(1);
+    }
     recording::refresh(core, thread);
     core.probe.recorder.note(Kind::Poll, 0);
 }
 
 /// Python code steps the loop: for as long as it does, the loop is busy.
 pub(crate) fn is_busy(core: &Core) {
-    core.probe.heartbeat.get().turn(monotonic_nanos());
+    let now = monotonic_nanos();
+    let waited = core.probe.registered.heartbeat.beat().waited(now);
+    core.probe.heartbeat.get().turn(now);
+    count_wait(core.probe.counters, waited);
 }
 
 /// Python code waits for the loop's events.
@@ -139,24 +148,36 @@ pub(in crate::kernel) fn waited_with_gil(core: &Core, nanos: u64, has_waited: bo
     }
 }
 
-/// The loop is about to poll without the GIL, at `now`. Meanwhile only the heartbeat may be used.
+/// The loop is about to poll without the GIL, at `now`. The function that is returned notes when the poll has ended. It
+/// is called without the GIL, but in a section of the loop.
 #[inline(always)]
-pub(in crate::kernel) fn leaves_gil(core: &Core, now: u64) -> &'static Heartbeat {
-    core.probe.counters.polls.add(1);
-    core.probe.counters.blocking_polls.add(1);
-    let heartbeat = core.probe.heartbeat.get();
+pub(in crate::kernel) fn leaves_gil(core: &Core, now: u64) -> impl Fn(u64) + use<> {
+    let (counters, heartbeat) = (core.probe.counters, core.probe.heartbeat.get());
+    counters.polls.add(1);
     heartbeat.idle(now);
-    heartbeat
+    move |end| {
+        heartbeat.awaits_gil(end);
+        count_wait(counters, end - now);
+    }
 }
 
-/// The loop has polled without the GIL from `start` to `end`, and has the GIL again. If it `has_waited`, nothing had
+/// Counts a wait that the heartbeat has reported so far, and reports no more.
+#[inline(always)]
+fn count_wait(counters: &Counters, nanos: u64) {
+    // Ordering: Release, pairs with the Acquire fence in `Registered::figures`. Who finds this wait counted also finds
+    // that the loop waits no more.
+    fence(Release);
+    counters.idle.add(nanos);
+}
+
+/// The loop has polled without the GIL up to `end`, and has the GIL again at `back`. If it `has_waited`, nothing had
 /// been ready before.
 #[inline(always)]
-pub(in crate::kernel) fn has_gil_again(core: &Core, start: u64, end: u64, back: u64, has_waited: bool) {
+pub(in crate::kernel) fn has_gil_again(core: &Core, end: u64, back: u64, has_waited: bool) {
     let (counters, meter, waited) = (&core.probe.counters, &core.probe.meter, back - end);
     core.probe.heartbeat.get().turn(back);
     core.probe.recorder.note_with(Kind::Polled, || duration(waited + 1));
-    counters.idle.add(end - start);
+    counters.blocking_polls.add(1);
     counters.gil_wait.sum.add(waited);
     counters.gil_wait.note(waited);
     meter.set_wait(if has_waited { 0 } else { meter.wait() } + waited);

@@ -81,7 +81,13 @@ pub(in crate::kernel) fn note_delay(core: &Core, now: u64) {
 /// A turn ends at `now`. Counts its length.
 #[inline(always)]
 pub(in crate::kernel) fn end_turn(core: &Core, now: u64) -> Result<(), Fatal> {
-    let length = core.probe.meter.elapsed(now);
+    let (length, counters) = (core.probe.meter.elapsed(now), core.probe.counters);
+    let turns = counters.turns.get();
+    if counters.ended_turns.get() == turns {
+        // A run has begun, and polls for the first time.
+        return Ok(());
+    }
+    counters.ended_turns.set(turns);
     if length >= LOWEST { end_long_turn(core, now, length) } else { Ok(()) }
 }
 
@@ -90,6 +96,7 @@ fn end_long_turn(core: &Core, now: u64, length: u64) -> Result<(), Fatal> {
     let counters = &core.probe.counters;
     let waited = core.probe.meter.take_waited(now, ticks());
     if waited > core.probe.meter.wait() {
+        counters.late_items.add(1);
         counters.delay.sum.add(waited);
         counters.delay.note(waited);
     }

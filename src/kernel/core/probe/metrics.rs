@@ -46,6 +46,10 @@ metrics! {
     pub(crate) struct Counters {
         /// Turns that Python code has stepped. They are not measured.
         stepped_turns: Counter,
+        /// How many turns had begun when the last one ended.
+        ended_turns: Counter,
+        /// Delays of the last callback or event of a turn, which were counted beside that of the turn.
+        late_items: Counter,
         /// When the current run began; 0 between runs.
         started: Counter,
     }
@@ -165,11 +169,16 @@ impl Counters {
 
     /// How many delays, turn lengths and waits for the GIL there were, and their sums.
     fn totals(&self, now: u64, waiting: u64) -> [(u64, u64); 3] {
-        // The length of the current turn is not known yet.
-        let current = u64::from(self.started.get() != 0);
-        let ended = self.turns.get().saturating_sub(self.stepped_turns.get().saturating_add(current));
+        // The delay of a turn is known when it begins, and its length when it ends.
+        let [begun, ended] = [&self.turns, &self.ended_turns]
+            .map(|turns| turns.get().saturating_sub(self.stepped_turns.get()));
+        let delays = begun.saturating_add(self.late_items.get());
         let active = self.running_at(now).saturating_sub(self.idle.get().saturating_add(waiting));
-        [(ended, self.delay.sum.get()), (ended, active), (self.blocking_polls.get(), self.gil_wait.sum.get())]
+        [
+            (delays, self.delay.sum.get()),
+            (ended, active),
+            (self.blocking_polls.get(), self.gil_wait.sum.get()),
+        ]
     }
 
     /// Forgets the durations so far.
@@ -232,6 +241,7 @@ mod tests {
     fn the_first_bucket_has_what_was_not_counted_as_long() {
         let counters = Counters::default();
         counters.turns.add(10);
+        counters.ended_turns.add(10);
         for delay in [1, LOWEST, 3 * LOWEST] {
             counters.delay.sum.add(delay);
             counters.delay.note(delay);

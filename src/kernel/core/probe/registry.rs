@@ -286,6 +286,9 @@ impl Registered {
     }
 
     fn clear(&self) {
+        // Ordering: Release, pairs with the Acquire fence in `view`. Who reads what follows finds that the generation
+        // of the loop before is over.
+        fence(Release);
         words(&self.counters).iter().for_each(|word| word.store(0, Relaxed));
         write_text(&self.name, b"");
         self.labels.clear();
@@ -418,23 +421,29 @@ impl Registered {
         read_text(&self.name)
     }
 
-    /// A view of the loop at `now`; `None` if no open loop has the entry.
-    fn view(&'static self, now: u64) -> Option<LoopView> {
-        let name = read_text(&self.name);
-        if !self.is_taken() || name.is_empty() {
-            return None;
-        }
-        let generation = self.generation.load(Relaxed);
-        let (mut beat, mut figures);
-        // A loop that comes back from its poll in between has counted the wait.
+    /// What the loop does, and its figures at `now`. Any thread may ask.
+    pub(crate) fn figures(&self, now: u64) -> (Beat, LoopFigures) {
         loop {
-            beat = self.heartbeat.beat();
-            figures = LoopFigures::at(now, beat.waited(now), &self.counters);
+            let beat = self.heartbeat.beat();
+            let figures = LoopFigures::at(now, beat.waited(now), &self.counters);
+            // Ordering: Acquire, pairs with the Release fence in `observe/probe.rs`. A loop that comes back from its
+            // poll in between may have counted the wait.
             fence(Acquire);
             if beat == self.heartbeat.beat() || !matches!(beat, Beat::Idle(_)) {
-                break;
+                return (beat, figures);
             }
         }
+    }
+
+    /// A view of the loop at `now`; `None` if no open loop has the entry.
+    fn view(&'static self, now: u64) -> Option<LoopView> {
+        // Ordering: Acquire, as in `is_taken`.
+        let generation = self.generation.load(Acquire);
+        let name = read_text(&self.name);
+        if generation.is_multiple_of(2) || name.is_empty() {
+            return None;
+        }
+        let (beat, figures) = self.figures(now);
         let view = LoopView {
             name,
             generation,
@@ -445,6 +454,8 @@ impl Registered {
             figures,
             counted_at: self.counted_at.get(),
         };
+        // Ordering: Acquire, pairs with the Release fence in `clear`.
+        fence(Acquire);
         (generation == self.generation.load(Relaxed)).then_some(view)
     }
 }
