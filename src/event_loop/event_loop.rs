@@ -356,7 +356,7 @@ impl EventLoop {
         let _held = self.core.enter();
         self.core.instrumentation.set_closed(true);
         self.core.clear();
-        self.core.probe.registered.set_name(b"");
+        self.core.probe.registered.set_name("");
         if self.core.is_polling() {
             // Another thread steps the loop, and waits in the poller. It drops the poller when it has woken up.
             self.core.inbox.wake();
@@ -407,7 +407,7 @@ impl EventLoop {
     /// Show the loop to tools under the name of this thread, with a number behind it if another open loop has the name.
     fn _register(&self, thread: &[u8]) {
         let _held = self.core.enter();
-        self.core.probe.registered.set_name(thread);
+        self.core.probe.registered.set_name(&String::from_utf8_lossy(thread));
     }
 
     /// The name under which tools see the loop; None if it is closed, or is a parent process's.

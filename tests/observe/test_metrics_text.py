@@ -125,7 +125,10 @@ def test_the_list_of_loops_keeps_none_alive():
 
 @pytest.mark.parametrize(
     "name",
-    ['quo"te', "back\\slash", "line\nbreak", "carriage\rreturn", "\x1b[31mred", "half \udc80", "ünï✓", "\u2028", "a,b}", ""],
+    [
+        *('quo"te', "back\\slash", "line\nbreak", "carriage\rreturn", "\x1b[31mred", "half \udc80", "ünï✓"),
+        *("\u2028", "a,b}", "\0nul", ""),
+    ],
 )
 def test_no_name_of_a_thread_can_break_the_text(name):
     loops = []
@@ -142,6 +145,21 @@ def test_no_name_of_a_thread_can_break_the_text(name):
             assert label == name
     finally:
         loops[0].close()
+
+
+def test_threads_whose_names_differ_in_what_cannot_be_printed_have_a_series_each():
+    loops = []
+    for name in ("a\x01", "a\x02", "a\u200b", "\0", "\0"):
+        thread = threading.Thread(target=lambda: loops.append(wakeloop.new_event_loop()), name=name)
+        thread.start()
+        thread.join()
+    try:
+        samples = parse(wakeloop.metrics_text())["wakeloop_eventloop_turns"].samples
+        labels = [sample.labels["loop"] for sample in samples]
+        assert len(set(labels)) == len(labels) == 5
+    finally:
+        for loop in loops:
+            loop.close()
 
 
 def test_the_runtime_is_in_the_text_when_it_has_started(run, runtime):

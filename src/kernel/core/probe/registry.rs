@@ -9,6 +9,7 @@
 //! - A reader may find numbers that are a moment apart. The generation tells it whether they are those of one loop.
 //! - A forked child begins with an empty registry. A loop of the parent's enters it when the child runs the loop.
 
+use std::collections::HashSet;
 use std::iter;
 use std::mem::ManuallyDrop;
 use std::ops::Deref;
@@ -301,24 +302,24 @@ impl Registered {
     }
 
     /// Gives the loop a name that no other open loop of this process has: that of a thread, with a number behind it if
-    /// necessary. Without a name, it is not shown any more.
-    pub(crate) fn set_name(&self, thread: &[u8]) {
+    /// necessary. What cannot be printed in it is replaced. Without a name, it is not shown any more.
+    pub(crate) fn set_name(&self, thread: &str) {
         let _taking = Taking::begin();
-        self.name_after(thread);
+        self.name_after(&thread.chars().map(printable).collect::<String>());
     }
 
-    fn name_after(&self, thread: &[u8]) {
-        let is_free = |name: &Text<8>| {
-            let mut others = all().filter(|other| other.is_taken() && !ptr::eq(*other, self));
-            !others.any(|other| read_text(&other.name) == read_text(name))
-        };
-        let (name, mut number) = (Text::default(), 1);
-        write_text(&name, thread);
-        while !thread.is_empty() && !is_free(&name) {
-            number += 1;
-            let end = format!("-{number}");
-            let most = thread.len().min(size_of::<Text<8>>() - end.len());
-            write_text(&name, &[&thread[..most], end.as_bytes()].concat());
+    fn name_after(&self, thread: &str) {
+        let (name, mut number) = (Text::<8>::default(), 1);
+        write_text(&name, thread.as_bytes());
+        if !thread.is_empty() {
+            let others = all().filter(|other| other.is_taken() && !ptr::eq(*other, self));
+            let taken: HashSet<String> = others.map(|other| read_text(&other.name)).collect();
+            while taken.contains(&read_text(&name)) {
+                number += 1;
+                let end = format!("-{number}");
+                let most = thread.len().min(size_of::<Text<8>>() - end.len());
+                write_text(&name, &[&thread.as_bytes()[..most], end.as_bytes()].concat());
+            }
         }
         for (word, new) in self.name.iter().zip(&name) {
             word.set(new.get());
@@ -331,8 +332,7 @@ impl Registered {
             let _taking = Taking::begin();
             self.owner.adopt();
             self.enter();
-            let name = read_text(&self.name);
-            self.name_after(name.as_bytes());
+            self.name_after(&read_text(&self.name));
         }
     }
 
@@ -530,6 +530,15 @@ fn words(counters: &Counters) -> &[AtomicU64] {
     }
 }
 
+/// The character itself, or a replacement for one that cannot be printed. A line break stays.
+fn printable(char: char) -> char {
+    match char {
+        '\n' | '\'' | '"' | '\\' => char,
+        _ if char.escape_debug().len() == 1 => char,
+        _ => char::REPLACEMENT_CHARACTER,
+    }
+}
+
 /// Writes a text, as much as there is room for.
 fn write_text(words: &[Counter], text: &[u8]) {
     let mut chunks = text.chunks(8);
@@ -564,6 +573,12 @@ mod tests {
         assert_eq!(found[0].name, "é".repeat(84));
         ring.clear();
         assert_eq!(ring.read(), []);
+    }
+
+    #[test]
+    fn what_cannot_be_printed_is_replaced() {
+        let shown: String = "a\"b\\c\nd\re\u{1b}\u{2028}\0é'".chars().map(printable).collect();
+        assert_eq!(shown, "a\"b\\c\nd\u{fffd}e\u{fffd}\u{fffd}\u{fffd}é'");
     }
 
     #[test]
