@@ -119,11 +119,13 @@ pub(super) fn merge(path: &str, parts: &[Part]) -> Answer {
 fn merge_metrics<'a>(parts: impl Iterator<Item = &'a Part>) -> String {
     let mut families: Vec<(&str, String)> = Vec::new();
     for (_, answer) in parts {
-        for family in answer.body.split("# HELP ").filter(|family| !family.is_empty()) {
+        // The names of loops may have these words, but no line begins with one.
+        let Some(body) = answer.body.strip_prefix("# HELP ") else { continue };
+        for family in body.trim_end().split("\n# HELP ") {
             let name = family.split(' ').next().unwrap_or_default();
             match families.iter_mut().find(|(known, _)| *known == name) {
-                Some((_, text)) => text.extend(family.split_inclusive('\n').skip(2)),
-                None => families.push((name, format!("# HELP {family}"))),
+                Some((_, text)) => family.split('\n').skip(2).for_each(|line| *text += &format!("{line}\n")),
+                None => families.push((name, format!("# HELP {family}\n"))),
             }
         }
     }
@@ -157,6 +159,8 @@ mod tests {
         let expected = "# HELP a A\n# TYPE a gauge\na{pid=\"1\"} 1\n# HELP b B\n# TYPE b gauge\nb{pid=\"1\"} 1\n\
                         b{pid=\"2\"} 2\n# HELP c C\n# TYPE c gauge\nc{pid=\"2\"} 2\n";
         assert_eq!(merged, expected);
+        let named = "# HELP a A\n# TYPE a gauge\na{loop=\"# HELP b B\"} 1\n";
+        assert_eq!(merge("/metrics", &parts(&[(200, named)])).body, named);
         let without = merge("/metrics", &parts(&[(200, one), (503, "it does not answer\n")]));
         assert_eq!((without.status, without.body.as_str()), (200, one));
     }
