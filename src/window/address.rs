@@ -178,22 +178,22 @@ pub(super) fn parse(text: &OsStr) -> io::Result<Option<Address>> {
     }
 }
 
-/// Opens the process's own socket, and that of an address. With an address, a process that has no place for its own
-/// socket does without it. `earlier` are the sockets of the window whose place the new one takes: those that both have
-/// go on without a gap.
-pub(super) fn open(address: Option<&Address>, mut earlier: Opened) -> io::Result<Opened> {
+/// Opens the process's own socket in its folder, and that of an address. With an address, a process that has no place
+/// for its own socket does without it. `earlier` are the sockets of the window whose place the new one takes: those
+/// that both have go on without a gap.
+pub(super) fn open(address: Option<&Address>, folder: PathBuf, mut earlier: Opened) -> io::Result<Opened> {
     let mut opened = Opened::default();
-    let own = open_own(&mut opened, &mut earlier);
+    let own = open_own(&mut opened, &folder, &mut earlier);
     match address {
         None => own?,
         Some(Address::Unix(path)) => open_unix(&mut opened, &mut earlier, path, Vec::new())?,
-        Some(Address::Tcp(name, address)) => open_tcp(&mut opened, &mut earlier, name, *address)?,
+        Some(Address::Tcp(name, address)) => open_tcp(&mut opened, folder, &mut earlier, name, *address)?,
     }
     Ok(opened)
 }
 
-/// The folder of the sockets of this user's processes.
-fn folder() -> PathBuf {
+/// The folder of the sockets of this user's processes. Reads the environment.
+pub(super) fn folder() -> PathBuf {
     let given = env::temp_dir();
     // Python's `tempfile` does not take a folder that is not there, either.
     let temporary = if given.is_dir() { &given } else { Path::new("/tmp") };
@@ -204,40 +204,39 @@ fn folder() -> PathBuf {
 }
 
 /// The folder with links to the sockets of the processes that have an address.
-pub(super) fn group_folder(address: SocketAddr) -> PathBuf {
-    folder().join(address.to_string())
+pub(super) fn group_folder(folder: &Path, address: SocketAddr) -> PathBuf {
+    folder.join(address.to_string())
 }
 
 /// Opens the process's own socket. Another process may remove the folder, because it was empty, just before the socket
 /// is in it.
-fn open_own(opened: &mut Opened, earlier: &mut Opened) -> io::Result<()> {
+fn open_own(opened: &mut Opened, folder: &Path, earlier: &mut Opened) -> io::Result<()> {
     for _ in 0..10 {
-        match try_own(opened, earlier) {
+        match try_own(opened, folder, earlier) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             done => return done,
         }
     }
-    try_own(opened, earlier)
+    try_own(opened, folder, earlier)
 }
 
-fn try_own(opened: &mut Opened, earlier: &mut Opened) -> io::Result<()> {
-    let folder = folder();
-    match fs::DirBuilder::new().mode(0o700).create(&folder) {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(about_file(error, &folder)),
+fn try_own(opened: &mut Opened, folder: &Path, earlier: &mut Opened) -> io::Result<()> {
+    match fs::DirBuilder::new().mode(0o700).create(folder) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(about_file(error, folder)),
         _ => {}
     }
     // Not through a symbolic link.
-    let found = fs::symlink_metadata(&folder).map_err(|error| about_file(error, &folder))?;
+    let found = fs::symlink_metadata(folder).map_err(|error| about_file(error, folder))?;
     // SAFETY: the function has no conditions.
     let user = unsafe { libc::geteuid() };
     if !found.is_dir() || found.uid() != user || found.mode() & 0o077 != 0 {
         let error = told(io::Error::from_raw_os_error(libc::EACCES), |_| NOT_ALONE.to_owned());
-        return Err(about_file(error, &folder));
+        return Err(about_file(error, folder));
     }
-    remove_old(&folder);
+    remove_old(folder);
     // An earlier process of this number may have left its socket, or this one before `exec`. A process of another
     // container that shares the folder keeps it.
-    open_unix(opened, earlier, &folder.join(process::id().to_string()), vec![folder])
+    open_unix(opened, earlier, &folder.join(process::id().to_string()), vec![folder.to_owned()])
 }
 
 /// Removes the sockets that killed processes have left in a folder, and then the links to them.
@@ -332,7 +331,13 @@ fn listen(opened: &mut Opened, path: &Path, folders: Vec<PathBuf>) -> io::Result
     Ok(())
 }
 
-fn open_tcp(opened: &mut Opened, earlier: &mut Opened, name: &str, address: SocketAddr) -> io::Result<()> {
+fn open_tcp(
+    opened: &mut Opened,
+    folder: PathBuf,
+    earlier: &mut Opened,
+    name: &str,
+    address: SocketAddr,
+) -> io::Result<()> {
     let same = earlier.take(|known| matches!(known, Address::Tcp(_, known) if *known == address));
     let listener = match same {
         Some(Listener::Tcp(listener)) => listener,
@@ -346,7 +351,7 @@ fn open_tcp(opened: &mut Opened, earlier: &mut Opened, name: &str, address: Sock
         })?,
     };
     let address = listener.local_addr()?;
-    join(opened, earlier, address);
+    join(opened, folder, earlier, address);
     opened.listeners.push((Address::Tcp(name.to_owned(), address), Listener::Tcp(listener)));
     Ok(())
 }
@@ -361,9 +366,9 @@ fn listen_tcp(address: SocketAddr) -> io::Result<TcpListener> {
 }
 
 /// Lets the other processes that have this address find this one's own socket, if there is one.
-fn join(opened: &mut Opened, earlier: &Opened, address: SocketAddr) {
+fn join(opened: &mut Opened, folder: PathBuf, earlier: &Opened, address: SocketAddr) {
     let Some(own) = opened.files.first().map(|file| file.path.clone()) else { return };
-    let group = group_folder(address);
+    let group = group_folder(&folder, address);
     let path = group.join(process::id().to_string());
     if let Some(file) = earlier.file(&path)
         && fs::read_link(&path).is_ok_and(|target| target == own)
@@ -376,7 +381,7 @@ fn join(opened: &mut Opened, earlier: &Opened, address: SocketAddr) {
         let _ = fs::DirBuilder::new().mode(0o700).create(&group);
         let _ = fs::remove_file(&path);
         if symlink(&own, &path).is_ok() {
-            return opened.files.push(Arc::new(SocketFile::new(&path, vec![group, folder()])));
+            return opened.files.push(Arc::new(SocketFile::new(&path, vec![group, folder])));
         }
     }
 }

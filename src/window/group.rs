@@ -4,11 +4,9 @@
 
 use std::fs;
 use std::io;
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::address::group_folder;
 use super::answer::{Answer, Content};
 use super::json;
 use super::socket_path::SocketPath;
@@ -24,9 +22,9 @@ const LONGEST: usize = 64 << 20;
 /// The answer of a process.
 pub(super) type Part = (u32, Answer);
 
-/// The processes that have this address, but this one, with their sockets.
-fn others(address: SocketAddr) -> Vec<(u32, PathBuf)> {
-    let Ok(entries) = fs::read_dir(group_folder(address)) else { return Vec::new() };
+/// The processes that have the address of this folder, but this one, with their sockets.
+fn others(group: &Path) -> Vec<(u32, PathBuf)> {
+    let Ok(entries) = fs::read_dir(group) else { return Vec::new() };
     let own = std::process::id();
     let number = |path: &Path| path.file_name()?.to_str()?.parse().ok();
     let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
@@ -37,8 +35,8 @@ fn others(address: SocketAddr) -> Vec<(u32, PathBuf)> {
 }
 
 /// Asks the others.
-pub(super) async fn ask(address: SocketAddr, target: &str) -> Vec<Part> {
-    let others = others(address).into_iter();
+pub(super) async fn ask(group: &Path, target: &str) -> Vec<Part> {
+    let others = others(group).into_iter();
     let asked: Vec<_> = others
         .map(|(pid, path)| {
             let target = target.to_owned();

@@ -119,11 +119,13 @@ pub(crate) fn open_admin(py: Python<'_>, address: &Bound<'_, AdminAddress>, limi
     static AT_EXIT: Once = Once::new();
     detached::prepare(py);
     let time = Duration::try_from_secs_f64(limit).unwrap_or(Duration::MAX).as_nanos();
-    let pages = Pages::new(u64::try_from(time).unwrap_or(u64::MAX), Reader::open());
+    // With the GIL, because another thread may change the environment otherwise.
+    let folder = address::folder();
+    let pages = Pages::new(u64::try_from(time).unwrap_or(u64::MAX), Reader::open(), folder.clone());
     let (address, earlier) = (address.get().0.as_ref(), unpoisoned(CURRENT.lock()).clone());
     let opened = py.detach(|| {
         let sockets = earlier.as_ref().map_or(Ok(Opened::default()), |earlier| earlier.sockets());
-        Server::start(address::open(address, sockets?)?, pages)
+        Server::start(address::open(address, folder, sockets?)?, pages)
     });
     let server = Arc::new(opened.map_err(|error| raise_io(&error))?);
     *unpoisoned(CURRENT.lock()) = Some(server.clone());

@@ -2,11 +2,13 @@
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Mutex;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
+use super::address::group_folder;
 use super::answer::{Answer, Content};
 use super::exposition;
 use super::group;
@@ -57,6 +59,8 @@ pub(super) struct Pages {
     /// How long a turn may last, in nanoseconds.
     limit: u64,
     reader: Option<Reader>,
+    /// The folder of this user's sockets.
+    folder: PathBuf,
     asked_at: AtomicU64,
     delays: Mutex<Delays>,
     tasks: Question,
@@ -71,10 +75,11 @@ struct Delays {
 }
 
 impl Pages {
-    pub(super) fn new(limit: u64, reader: Option<Reader>) -> Pages {
+    pub(super) fn new(limit: u64, reader: Option<Reader>, folder: PathBuf) -> Pages {
         Pages {
             limit,
             reader,
+            folder,
             asked_at: AtomicU64::new(0),
             delays: Mutex::default(),
             tasks: Question::default(),
@@ -92,7 +97,7 @@ impl Pages {
         if matches!(own.status, 400 | 404) || request.takes_seconds() {
             return own;
         }
-        let mut parts = group::ask(address, &format!("{path}?pid=")).await;
+        let mut parts = group::ask(&group_folder(&self.folder, address), &format!("{path}?pid=")).await;
         parts.push((std::process::id(), own));
         parts.sort_by_key(|(pid, _)| *pid);
         group::merge(path, &parts)

@@ -166,6 +166,33 @@ def test_a_forked_child_keeps_a_server_at_the_address_of_a_window_that_was_close
         assert window.process.stdout.readline() == "0\n"
 
 
+def test_a_forked_child_keeps_a_datagram_socket_at_the_address_of_the_window(tmp_path):
+    body = """
+    import socket
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        # An address that no other program uses.
+        window = wakeloop.admin("127.9.8.7:0")
+        sock.bind(("127.9.8.7", int(window.addresses[1].rsplit(":", 1)[1])))
+        print("ready")
+        if (child := os.fork()) == 0:
+            try:
+                sock.getsockname()
+                os._exit(0)
+            finally:
+                os._exit(1)
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    """
+    with program(tmp_path, body, admin=None) as window:
+        assert window.process.stdout.readline() == "0\n"
+
+
+def test_a_shared_address_answers_for_all_processes_after_one_has_changed_its_environment(tmp_path):
+    with workers(tmp_path, 'os.environ["TMPDIR"] = "/"') as (one, two, ask):
+        both = sorted([one.pid, two.pid])
+        for _ in range(8):
+            assert ask("/livez") == (200, "".join(f"process {pid}: alive: 1 event loops\n" for pid in both))
+
+
 @pytest.mark.parametrize("kind", ["unix", "tcp"])
 def test_a_connection_ends_with_its_process_although_a_forked_child_goes_on(tmp_path, kind):
     body = """

@@ -99,10 +99,11 @@ def line_of(source, words):
 
 
 @contextlib.contextmanager
-def workers(folder):
-    """Two programs that have the same TCP address, and its port."""
-    first = """
+def workers(folder, then="pass"):
+    """Two programs that have the same TCP address, and its port. The first does something when it has the address."""
+    first = f"""
     window = wakeloop.admin("127.0.0.1:0", limit="100ms")
+    {then}
     async def main():
         print("ready")
         print(window.addresses[1].rsplit(":", 1)[1])
