@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use socket2::{SockAddr, SockRef};
+use socket2::{SockAddr, SockRef, Type};
 
 use super::address::{Address, Listener, Opened};
 use super::answer::Answer;
@@ -131,7 +131,11 @@ impl Server {
             // SAFETY: only the name is asked for. A number that is not open any more is an error.
             let borrowed = unsafe { BorrowedFd::borrow_raw(descriptor) };
             let is_ours = |name: &SockAddr| self.names.iter().any(|ours| is_named(name, ours));
-            if SockRef::from(&borrowed).local_addr().is_ok_and(|name| is_ours(&name)) {
+            let socket = SockRef::from(&borrowed);
+            // The program may have a datagram socket of the same name.
+            if socket.r#type().is_ok_and(|kind| kind == Type::STREAM)
+                && socket.local_addr().is_ok_and(|name| is_ours(&name))
+            {
                 // SAFETY: it is a copy of a socket of the parent's window. Nothing of that is dropped in this process:
                 // see `handle::forked`.
                 unsafe { libc::close(descriptor) };
@@ -261,7 +265,7 @@ impl Shared {
             let (request, length) = match head.map_or(Ok(Head::Refused(408)), |head| head)? {
                 Head::Complete(request, length) => (request, length),
                 Head::Refused(408) | Head::Incomplete if data.is_empty() => return Ok(()),
-                Head::Refused(status) => return refuse(stream, status).await,
+                Head::Refused(status) => return refuse(stream, status, !data.starts_with(b"HEAD ")).await,
                 Head::Incomplete => return Ok(()),
             };
             data.drain(..length);
@@ -345,8 +349,8 @@ fn unread<S: Stream>(stream: &S) -> Option<usize> {
     if status < 0 { None } else { count.try_into().ok() }
 }
 
-async fn refuse<S: Stream>(stream: &S, status: u16) -> io::Result<()> {
-    send(stream, Answer::refusal(status).into_bytes(true, false)).await?;
+async fn refuse<S: Stream>(stream: &S, status: u16, wants_body: bool) -> io::Result<()> {
+    send(stream, Answer::refusal(status).into_bytes(wants_body, false)).await?;
     end(stream).await
 }
 

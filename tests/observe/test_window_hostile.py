@@ -91,6 +91,10 @@ def test_a_head_that_comes_byte_by_byte_is_read_and_one_that_does_not_come_is_gi
     assert exchange(window(), b"GET /livez HT").startswith(b"HTTP/1.1 408 ")
 
 
+def test_a_refusal_of_head_has_no_body(window):
+    assert exchange(window(), b"HEAD / HTTP/1.1\r\n\r\n").endswith(b"\r\nConnection: close\r\n\r\n")
+
+
 LONG_NAME = """
 async def main():
     asyncio.current_task().set_name("x" * 2_000_000)
