@@ -308,6 +308,71 @@ def test_a_loop_that_cannot_be_made_leaves_nothing_behind(loop_factory):
     assert all(loop.is_closed() for loop in made)
 
 
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
+def test_an_exit_while_a_loop_is_made_ends_the_group(loop_factory, error):
+    entered, goes_on, made = threading.Event(), threading.Event(), []
+
+    def factory():
+        if threading.current_thread() is not threading.main_thread():
+            entered.set()
+            goes_on.wait(20)
+        made.append(loop_factory())
+        return made[-1]
+
+    def leave(*_):
+        raise error
+
+    def interrupt():
+        entered.wait(20)
+        os.kill(os.getpid(), signal.SIGUSR1)
+        # After the group has begun to end.
+        timer.start()
+
+    timer = threading.Timer(0.1, goes_on.set)
+    before = signal.signal(signal.SIGUSR1, leave)
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    try:
+        with pytest.raises(error), wakeloop.EventLoopGroup(2, loop_factory=factory):
+            pass
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+        thread.join()
+        timer.join()
+    assert len(made) == 2 and all(loop.is_closed() for loop in made)
+
+
+def test_an_exit_on_another_loop_before_the_run_cancels_it(loop_factory):
+    with wakeloop.EventLoopGroup(2, loop_factory=loop_factory) as group:
+        group.loops[1].call_soon_threadsafe(sys.exit, 7)
+        group._members[0].thread.join(20)
+        with pytest.raises(SystemExit) as raised:
+            group.run(asyncio.sleep(60))
+        assert raised.value.code == 7
+
+
+def test_sigterm_before_the_first_step_ends_the_run(loop_factory):
+    def factory(loop, coroutine, **options):
+        os.kill(os.getpid(), signal.SIGTERM)
+        loop.set_task_factory(None)
+        return asyncio.Task(coroutine, loop=loop, **options)
+
+    with wakeloop.EventLoopGroup(1, loop_factory=loop_factory) as group:
+        group.loops[0].set_task_factory(factory)
+        with pytest.raises(SystemExit) as raised:
+            group.run(asyncio.sleep(60))
+        assert raised.value.code == 128 + signal.SIGTERM
+
+
+def test_run_refuses_what_a_runner_refuses(group, loop_factory):
+    with pytest.raises((ValueError, TypeError)) as expected, asyncio.Runner(loop_factory=loop_factory) as runner:
+        runner.run(5)
+    with pytest.raises(type(expected.value)) as raised:
+        group.run(5)
+    assert str(raised.value) == str(expected.value)
+    assert group.run(asyncio.sleep(0, "result")) == "result"
+
+
 def test_metrics_are_those_of_every_loop():
     with wakeloop.EventLoopGroup(2) as group:
 

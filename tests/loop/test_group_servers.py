@@ -351,6 +351,22 @@ def test_a_server_belongs_to_the_loops_of_its_group(loop_factory):
 
 
 @MODES
+def test_the_end_of_the_group_ends_a_server_on_the_loop_that_has_made_it(loop_factory, reuse_port):
+    ends = []
+
+    async def serve():
+        server = await group.start_server(lambda *_: None, "127.0.0.1", 0, reuse_port=reuse_port)
+        end = server._end
+        server._end = lambda: (ends.append(asyncio.get_running_loop()), end())
+        return server
+
+    with wakeloop.EventLoopGroup(2, debug=True, loop_factory=loop_factory) as group:
+        server = group.run(group.run_on(group.loops[1], serve))
+        home = group.loops[1]
+    assert ends == [home] and not server.is_serving()
+
+
+@MODES
 def test_the_end_of_the_group_ends_servers_and_connections(loop_factory, reuse_port):
     if reuse_port and sys.version_info < (3, 13):
         pytest.skip("servers know their connections since Python 3.13")

@@ -89,7 +89,7 @@ class _Member:
         self._runner = functools.partial(asyncio.Runner, debug=debug, loop_factory=factory)
         self._started = threading.Event()
         self._stop: asyncio.Event | None = None
-        self._ended = False
+        self._stopping = self._ended = False
         self._changes = Changes()
         #: Called when the loop is closed, from whatever thread that is.
         self.ends: set[Callable[[], None]] = set()
@@ -130,10 +130,13 @@ class _Member:
         self._stop = asyncio.Event()
         self.loop = asyncio.get_running_loop()
         self._started.set()
-        await self._stop.wait()
+        # It may have been stopped before it had a loop.
+        if not self._stopping:
+            await self._stop.wait()
 
     def stop(self) -> None:
         """Ends the loop as asyncio.run does: remaining tasks are cancelled, and waited for."""
+        self._stopping = True
         if self.loop is not None and self._stop is not None:
             # The loop may have ended by itself.
             with contextlib.suppress(RuntimeError):
@@ -296,10 +299,14 @@ class EventLoopGroup:
 
     async def _end_servers(self) -> None:
         """Closes what the program has not closed, and ends the connections that are left."""
-        servers = list(self._servers)
+        servers, here = list(self._servers), asyncio.get_running_loop()
         for server in servers:
-            server.close()
-            server._abort()
+            for end in (server.close, server._abort):
+                # They are for the loop that has made the server, which may be blocked.
+                if server._home is here:
+                    end()
+                else:
+                    server._post(server._home, end)
         # The transports report their end in the next turns of their loops. A loop may be blocked.
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_ABORTED):
@@ -325,6 +332,9 @@ class EventLoopGroup:
         program handles it, and then this raises SystemExit with the code 143. If another loop is stopped by a
         SystemExit or KeyboardInterrupt, the coroutine is cancelled, and this raises that.
         """
+        if not asyncio.iscoroutine(coro):
+            # The runner's error.
+            return self._runner.run(coro)
         try:
             loops = self._start()
             self._begin_run()
@@ -371,6 +381,9 @@ class EventLoopGroup:
         assert self._main is not None
         # What run() or close() raises is not lost.
         self._main.add_done_callback(_mark_as_seen)
+        # What ends the run may have come before this, its first step.
+        if self._terminated or any(member.failure is not None for member in self._members):
+            self._main.cancel()
         try:
             return await coro
         finally:
@@ -400,7 +413,7 @@ class EventLoopGroup:
 
     def _member_failed(self) -> None:
         def cancel() -> None:
-            if self._main is not None:
+            if self._main is not None and not self._main.cancelling():
                 self._main.cancel()
 
         # The first loop may be closed.
