@@ -15,6 +15,8 @@ from ._observe.labels import current as _current
 __all__ = ("LabelMiddleware",)
 
 _Message = MutableMapping[str, Any]
+#: The methods of requests that a label has, where a route does not say which it takes. A peer may send any word.
+_METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH"))
 _App = Callable[[Any, Any, Any], Awaitable[None]]
 
 
@@ -24,7 +26,8 @@ class LabelMiddleware:
 
     The label is set (:class:`wakeloop.label`) when the router of Starlette or FastAPI has found the route, so there are
     as many labels as routes. What runs before that, and requests without a route, have the label that was set outside,
-    or none. A WebSocket has ``WEBSOCKET`` in place of the method. An endpoint that is no coroutine runs in another
+    or none. A WebSocket has ``WEBSOCKET`` in place of the method, and a method that the route does not take has
+    ``OTHER``. An endpoint that is no coroutine runs in another
     thread, whose time is not split by label.
     """
 
@@ -125,7 +128,10 @@ class _RoutedScope(dict[str, Any]):
             context = included.get("effective_route_context") if isinstance(included, dict) else None
             whole = getattr(context, "path_format", None)
             path = whole if isinstance(whole, str) else path
-        method = self["method"] if self["type"] == "http" else "WEBSOCKET"
+        if self["type"] == "websocket":
+            method = "WEBSOCKET"
+        else:
+            method = self["method"] if self["method"] in (getattr(route, "methods", None) or _METHODS) else "OTHER"
         relabel(f"{method} {self._prefix}{path}")
 
 

@@ -647,6 +647,20 @@ def test_a_middleware_around_it_sees_the_route_of_starlette():
     assert (given["endpoint"], given["path_params"], given["state"]) == (endpoint, {"id": "7"}, {"user": "alice"})
 
 
+def test_a_peer_cannot_make_labels_by_its_methods():
+    routes, seen = [Part("/users/{id}"), Part("/files")], []
+    routes[1].methods = {"PROPFIND"}
+
+    async def app(scope, receive, send):
+        for scope["route"] in routes:
+            seen.append(wakeloop._core._label.get())
+
+    for method in ("DELETE", "PROPFIND", "XYZZY"):
+        request(LabelMiddleware(app), scope_of("/users/7", method=method))
+    assert seen[0] == "DELETE /users/{id}" and seen[3] == "PROPFIND /files"
+    assert {*seen[1:3], *seen[4:]} == {"OTHER /users/{id}", "OTHER /files"}
+
+
 def test_a_request_without_a_route_keeps_the_label_that_was_set_outside():
     seen = []
 
