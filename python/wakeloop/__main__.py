@@ -31,6 +31,8 @@ from wakeloop._observe import trace_file
 from wakeloop._observe.client import WindowError, fetch
 from wakeloop._observe.top import run as run_top
 
+#: The longest trace, in bytes. A window keeps half a million events of the loops, and a quarter as many of each worker.
+LONGEST_TRACE = 1 << 30
 #: How the program was called.
 PROGRAM = "wakeloop" if os.path.basename(sys.argv[0]) == "wakeloop" else "python -m wakeloop"
 
@@ -320,7 +322,7 @@ def trace(argv: list[str]) -> int:
         parser.error("record for 0.01 to 60 seconds")
     try:
         trace_file.check(options.output)
-        status, body = fetch(options.pid, f"/trace?seconds={options.seconds}", options.seconds + 30)
+        status, body = fetch(options.pid, f"/trace?seconds={options.seconds}", options.seconds + 30, LONGEST_TRACE)
         if status != 200:
             return fail(body.decode(errors="replace").strip())
         trace_file.write(options.output, lambda descriptor: write_all(descriptor, body))

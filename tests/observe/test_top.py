@@ -12,6 +12,7 @@ import stat
 import struct
 import subprocess
 import sys
+import tempfile
 import termios
 import threading
 import time
@@ -19,6 +20,7 @@ import time
 import pytest
 
 from tests.support.script import start_script
+from wakeloop._observe import client
 
 pytestmark = [
     pytest.mark.native,
@@ -399,3 +401,46 @@ def test_a_trace_is_written_to_a_file(tmp_path):
     assert stat.S_IMODE((tmp_path / "t.json").stat().st_mode) == 0o600
     done = subprocess.run([*line[:3], "trace", str(2**30)], capture_output=True, text=True, timeout=60)
     assert done.returncode == 1 and "there is no process" in done.stderr
+
+
+@pytest.mark.parametrize("megabytes", [65, 0])
+def test_an_answer_is_written_as_a_whole_or_not_at_all(tmp_path, monkeypatch, megabytes):
+    folder = tmp_path / f"wakeloop-{os.geteuid()}"
+    folder.mkdir()
+    body = b"{" + b" " * (megabytes << 20) + b"}"
+
+    def serve():
+        connection, _ = listener.accept()
+        with connection:
+            connection.recv(65536)
+            with contextlib.suppress(BrokenPipeError):
+                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(folder / str(os.getpid())))
+        listener.listen()
+        thread = threading.Thread(target=serve)
+        thread.start()
+        if megabytes:
+            line = [sys.executable, "-m", "wakeloop", "trace", str(os.getpid()), "--output", tmp_path / "t.json"]
+            done = subprocess.run(line, capture_output=True, text=True, timeout=60)
+            assert done.returncode == 0 and (tmp_path / "t.json").stat().st_size == len(body), done.stderr
+        else:
+            monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+            with pytest.raises(client.WindowError, match="is longer than 1 bytes"):
+                client.fetch(os.getpid(), "/loops", longest=1)
+        thread.join()
+
+
+def test_the_screen_needs_no_standard_input():
+    with started(BLOCKED) as (process, _):
+        line = [sys.executable, "-m", "wakeloop", "top", str(process.pid)]
+        code = f"import os; os.close(0); os.execv({line[0]!r}, {line!r})"
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        shown = subprocess.Popen([sys.executable, "-c", code], text=True, **pipes)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            shown.wait(2)
+        # It ends with the process.
+        process.kill()
+        _, errors = shown.communicate(timeout=60)
+    assert "Traceback" not in errors

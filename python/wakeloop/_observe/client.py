@@ -18,7 +18,7 @@ import tempfile
 from collections.abc import Iterator
 from typing import Any, TypeAlias
 
-#: How long an answer may take, in seconds, and how long it may be.
+#: How long an answer may take, in seconds, and how long it may be, in bytes.
 TIMEOUT = 2.0
 LONGEST = 64 << 20
 
@@ -142,7 +142,7 @@ def _is_of(sock: socket.socket, pid: int) -> bool:
     return bool(listener == pid)
 
 
-def fetch(pid: int, target: str, timeout: float = TIMEOUT) -> tuple[int, bytes]:
+def fetch(pid: int, target: str, timeout: float = TIMEOUT, longest: int = LONGEST) -> tuple[int, bytes]:
     """The status and the body of an answer of a process. Raises WindowError, NoAnswer if it has a window."""
     for path in _sockets(pid, {}):
         connection = _Connection(path, timeout)
@@ -152,7 +152,10 @@ def fetch(pid: int, target: str, timeout: float = TIMEOUT) -> tuple[int, bytes]:
                 continue
             connection.request("GET", target, headers={"Connection": "close"})
             answer = connection.getresponse()
-            return answer.status, answer.read(LONGEST)
+            body = answer.read(longest)
+            if answer.read(1):
+                raise WindowError(f"the answer of process {pid} is longer than {longest} bytes")
+            return answer.status, body
         except (FileNotFoundError, NotADirectoryError, ConnectionRefusedError, PermissionError):
             continue
         except (OSError, http.client.HTTPException) as error:

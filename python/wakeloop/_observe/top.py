@@ -359,7 +359,7 @@ class _Keys:
         self._before: list[Any] | None = None
 
     def __enter__(self) -> Self:
-        if sys.stdin.isatty():
+        if sys.stdin is not None and sys.stdin.isatty():
             import termios
             import tty
 
