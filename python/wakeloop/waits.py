@@ -297,7 +297,11 @@ def _frame_of(frame: types.FrameType) -> TaskFrame:
 def _qualified_name(coroutine: Any) -> str:
     if coroutine is None:  # A task that was started eagerly, and ended at once.
         return ""
-    name = getattr(coroutine, "__qualname__", None)
+    try:
+        # No `__getattr__` of the program is called.
+        name = object.__getattribute__(coroutine, "__qualname__")
+    except Exception:
+        name = None
     return name if isinstance(name, str) else type(coroutine).__qualname__
 
 

@@ -1,6 +1,7 @@
 """wakeloop.tasks() changes nothing in the program: it keeps no object alive, and calls no code of the program."""
 
 import asyncio
+import collections.abc
 import gc
 import subprocess
 import sys
@@ -77,6 +78,13 @@ def test_looking_calls_no_code_of_the_program(run):
         def __next__(self):
             return next(self.inner)
 
+    class Steps(Iterator, collections.abc.Coroutine):
+        def send(self, _):
+            return next(self.inner)
+
+        def throw(self, *error):
+            return self.inner.throw(*error)
+
     async def main():
         async with waiting(Awkward().get()) as first:
             calls.clear()
@@ -86,6 +94,12 @@ def test_looking_calls_no_code_of_the_program(run):
             calls.clear()
             assert info_of(second).kind == "future"
             assert [name for name in calls if name != "throw"] == []
+        task = asyncio.get_running_loop().create_task(Steps(asyncio.get_running_loop().create_future()))
+        await asyncio.sleep(0.001)
+        calls.clear()
+        assert info_of(task).coroutine == Steps.__qualname__
+        assert calls == []
+        task.cancel()
 
     run(main())
 
