@@ -1,7 +1,9 @@
 """Servers of wakeloop.EventLoopGroup, on all of its loops."""
 
 import asyncio
+import errno
 import gc
+import os
 import socket
 import sys
 import threading
@@ -348,6 +350,30 @@ def test_a_server_belongs_to_the_loops_of_its_group(loop_factory):
         group.run(asyncio.sleep(0))
         with asyncio.Runner(loop_factory=loop_factory) as runner:
             runner.run(outside())
+
+
+def test_a_server_that_cannot_have_its_sockets_leaves_none_behind(group, monkeypatch):
+    made = []
+
+    async def main():
+        loop = asyncio.get_running_loop()
+        create = loop.create_server
+
+        async def create_server(*args, **options):
+            made.append(await create(*args, **options))
+            return made[-1]
+
+        def dup(_):
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+        loop.create_server = create_server
+        monkeypatch.setattr(asyncio.trsock.TransportSocket, "dup", dup)
+        with pytest.raises(OSError, match=os.strerror(errno.EMFILE)):
+            await group.start_server(lambda *_: None, "127.0.0.1", 0, reuse_port=False)
+        monkeypatch.undo()
+        assert not made[0].sockets
+
+    group.run(main())
 
 
 @MODES

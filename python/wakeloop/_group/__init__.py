@@ -566,7 +566,11 @@ class EventLoopGroup:
             raise RuntimeError("a server is started from a loop of the group")
         starts = options.pop("start_serving", True)
         first = await here.create_server(make(here), host, port, start_serving=False, reuse_port=reuse_port, **options)
-        server: GroupServer = (OneEach if reuse_port else OneForAll)(self.run_on, loops, make, first, options)
+        try:
+            server: GroupServer = (OneEach if reuse_port else OneForAll)(self.run_on, loops, make, first, options)
+        except BaseException:
+            first.close()
+            raise
         server._graceful_timeout = graceful_timeout
         self._servers = {other for other in self._servers if other.is_serving() or any(other.connections)}
         self._servers.add(server)
