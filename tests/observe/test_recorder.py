@@ -137,8 +137,9 @@ def test_wrong_arguments_are_refused_and_start_nothing(tmp_path):
             wakeloop.record(**options)
     with pytest.raises(ValueError):
         wakeloop.record(tmp_path / "trace.json", signal=10_000)
-    with pytest.raises((MemoryError, OverflowError)):
-        wakeloop.record(size=1 << 62)
+    for size in (1 << 62, 1 << 80):
+        with pytest.raises(MemoryError):
+            wakeloop.record(size=size)
     with pytest.raises(TypeError):
         wakeloop.record(17.5)
     with pytest.raises(TypeError):

@@ -216,6 +216,9 @@ def test_impossible_settings_of_a_clock_are_refused():
         testing.EventLoop(seed=1, schedule=testing.Fifo())
     with pytest.raises(TypeError, match="int"):
         testing.EventLoop(seed="one")
+    for delay in ((), (1,), (1, 2, 3)):
+        with pytest.raises(TypeError, match="two bounds"):
+            testing.EventLoop(executor="inline", executor_delay=delay)
 
 
 def test_a_real_clock_flows_at_its_rate():

@@ -68,7 +68,8 @@ def record(
     if full_path is not None:
         trace_file.check(_filled(full_path, 1))
     _learn_task_fields()
-    native = _core.Recording(size, False)
+    # There is no memory for more, either.
+    native = _core.Recording(min(size, sys.maxsize), False)
     recorder = Recorder._of(native, full_path, size, slow_turns)
     if signal is not None:
         try:

@@ -107,7 +107,7 @@ def _name(function: Any) -> str:
 def checked_delay(delay: Delay) -> Delay:
     """Check a delay of a script. ValueError if it is negative or not finite."""
     bounds = delay if isinstance(delay, tuple) else (delay,)
-    if len(bounds) > 2 or not all(isinstance(bound, (int, float)) for bound in bounds):
+    if isinstance(delay, tuple) and len(delay) != 2 or not all(isinstance(bound, (int, float)) for bound in bounds):
         raise TypeError(f"a delay is a number of seconds or two bounds, not {delay!r}")
     if not all(math.isfinite(bound) and bound >= 0 for bound in bounds) or list(bounds) != sorted(bounds):
         raise ValueError(f"a delay is finite and not negative, its lower bound first: {delay!r}")
