@@ -225,8 +225,8 @@ class LoopMetrics(Snapshot):
     paused_writers: int
     #: *Now*: transports that do not read, because their protocol has paused them.
     paused_readers: int
-    #: *Now*: jobs of `run_in_executor` and `spawn_blocking` that the loop awaits; `executor_queued` of them have not begun to run on the
-    #: default executor.
+    #: *Now*: jobs of `run_in_executor` and `spawn_blocking` that the loop awaits; `executor_queued` of them have not begun
+    #: to run on the default executor.
     executor_jobs: int
     executor_queued: int
     #: *Now*: name lookups that run or wait for a thread.

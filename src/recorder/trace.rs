@@ -1,8 +1,8 @@
 //! Writes what a recording holds in Chrome's Trace Event Format (the JSON object form), which Perfetto opens.
 //!
-//! There is a track for each thread with a loop, for each worker of the runtime, and for the GIL, if there is one. A track has slices
-//! (`ph: "X"`), which are inside of each other or apart, and instants (`ph: "i"`). Times are microseconds of
-//! `CLOCK_MONOTONIC`, as of `loop.time()`.
+//! There is a track for each thread with a loop, for each worker of the runtime, and for the GIL, if there is one. A
+//! track has slices (`ph: "X"`), which are inside of each other or apart, and instants (`ph: "i"`). Times are
+//! microseconds of `CLOCK_MONOTONIC`, as of `loop.time()`.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;

@@ -1,8 +1,8 @@
 //! The watchdog: a thread that reports, while it happens, that a turn of a loop does not end.
 //!
 //! The room is above `event_loop`, which starts no threads and knows no reports: a loop only stores the time of its
-//! last turn in its [`heartbeat`](crate::kernel::core::probe::heartbeat). The files in reading order; each uses only files
-//! above it in this list.
+//! last turn in its [`heartbeat`](crate::kernel::core::probe::heartbeat). The files in reading order; each uses only
+//! files above it in this list.
 //!
 //! - [`stack`]: a Python stack, as text
 //! - [`attached`]: reads a stack, and the names of thread and task, with the GIL

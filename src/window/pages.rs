@@ -1,6 +1,6 @@
 //! The answer of each path. Nothing here takes the GIL, or waits for a thread that may need it.
 
-use std::fmt::Write as _;
+use std::fmt::{self, Display, Write as _};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Mutex;
@@ -171,23 +171,18 @@ impl Pages {
             None => {}
         }
         let thread = Named::new(None, thread);
-        let _ = match (holder, &others) {
-            (_, Some((holder, _))) => {
-                writeln!(text, "\nThe GIL is held by {}.", Named::new(None, Some(*holder)))
+        let _ = write!(text, "\n{}", WhoHasGil(holder, state));
+        let _ = match holder {
+            Some(Holder::Nobody) => write!(text, " It runs in {thread}."),
+            Some(Holder::Absent) if reader.is_some_and(|reader| reader.is_attached(state)) => {
+                write!(text, " It runs Python or native code, in {thread}.")
             }
-            (Some(Holder::Thread(_)), None) => writeln!(text, "\nThe GIL is held by its {thread}."),
-            (Some(Holder::Nobody), None) => writeln!(text, "\nNobody has the GIL. It runs in {thread}."),
-            (Some(Holder::Absent), None) => {
-                let attached = reader.is_some_and(|reader| reader.is_attached(state));
-                let what = if attached {
-                    "runs Python or native code"
-                } else {
-                    "is in a call that has left the interpreter"
-                };
-                writeln!(text, "\nThere is no GIL. It {what}, in {thread}.")
+            Some(Holder::Absent) => {
+                write!(text, " It is in a call that has left the interpreter, in {thread}.")
             }
-            _ => writeln!(text, "\nIt is not known who has the GIL."),
+            _ => Ok(()),
         };
+        text.push('\n');
         write_stack(&mut text, "Its stack", &own);
         if let Some((_, stack)) = &others {
             write_stack(&mut text, "The stack of the thread that has the GIL", stack);
@@ -248,15 +243,8 @@ impl Pages {
             Ok(text) => return Answer::new(200, Content::Json, text),
             Err(age) => age,
         };
-        let mut text = "the tasks could not be asked for in a second. ".to_owned();
-        match self.reader.as_ref().map(Reader::holder) {
-            Some(Holder::Thread(holder)) => {
-                let _ = write!(text, "The GIL is held by {}.", Named::new(None, Some(holder)));
-            }
-            Some(Holder::Nobody) => text.push_str("Nobody has the GIL now."),
-            Some(Holder::Absent) => text.push_str("There is no GIL."),
-            _ => text.push_str("It is not known who has the GIL."),
-        }
+        let holder = self.reader.as_ref().map(Reader::holder);
+        let mut text = format!("the tasks could not be asked for in a second. {}", WhoHasGil(holder, 0));
         if let Some(age) = age {
             let _ = write!(text, " The last answer was {} ago.", Seconds(age));
         }
@@ -299,6 +287,24 @@ impl Delays {
         };
         let longest = (1..BUCKETS).rev().find(is_new);
         longest.and_then(|bucket| histogram::bounds().nth(bucket - 1)).unwrap_or_default()
+    }
+}
+
+/// Says who has the GIL, which may be the thread with this state. Unlike the watchdog, the window has not tried to take
+/// it, and does not know whether that thread could give it away.
+struct WhoHasGil(Option<Holder>, usize);
+
+impl Display for WhoHasGil {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(Holder::Thread(holder)) => {
+                let its = if holder.state == self.1 { "its " } else { "" };
+                write!(f, "The GIL is held by {its}{}.", Named::new(None, Some(holder)))
+            }
+            Some(Holder::Nobody) => f.write_str("Nobody has the GIL."),
+            Some(Holder::Absent) => f.write_str("There is no GIL."),
+            Some(Holder::Unknown) | None => f.write_str("It is not known who has the GIL."),
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! Names the callbacks and tasks of a recording.
 //!
-//! This runs for each callback, so it looks at fields only: no Python code runs, and no object is kept or changed. The key
-//! of a name is made of the hashes of the strings that it consists of.
+//! This runs for each callback, so it looks at fields only: no Python code runs, and no object is kept or changed. The
+//! key of a name is made of the hashes of the strings that it consists of.
 
 use std::ffi::CStr;
 
