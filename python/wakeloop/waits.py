@@ -199,9 +199,9 @@ def _describe(loop: Any, task: asyncio.Task[Any], future: Any, futures: _FutureW
         return dataclasses.replace(info, state="done", stack=())
     if _is_running(loop, task, coroutine):
         return dataclasses.replace(info, state="running", stack=_running_stack(coroutine) or found)
-    if future is None or future.done():
-        return dataclasses.replace(info, state="ready")
     try:
+        if future is None or future.done():
+            return dataclasses.replace(info, state="ready")
         wait, seconds = _wait_of(links, future, futures), _seconds(loop, task, links[-1] if links else None)
     except Exception:  # An object of the program's own class is not what it looks like.
         wait, seconds = _Wait("future", _named(future), future), None

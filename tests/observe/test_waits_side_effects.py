@@ -104,6 +104,23 @@ def test_looking_calls_no_code_of_the_program(run):
     run(main())
 
 
+def test_an_object_that_refuses_all_questions_is_a_future_that_is_waited_for(run):
+    class Refuses(asyncio.Future):
+        def done(self):
+            raise ValueError
+
+        __repr__ = cancelled = done
+
+    async def main():
+        async def waits():
+            await Refuses()
+
+        async with waiting(waits()) as task:
+            assert (info_of(task).kind, info_of(task).state) == ("future", "waiting")
+
+    run(main())
+
+
 @pytest.mark.native
 def test_the_module_is_imported_by_the_first_look_only():
     code = (
