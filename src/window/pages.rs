@@ -406,7 +406,7 @@ fn busy_wait(view: &LoopView, now: u64) -> Option<String> {
     let (found, true) = view.entry.busy_wait(now)? else { return None };
     let (event_loop, time) = (&view.name, Seconds(now.saturating_sub(found.at) + found.nanos));
     let mut lines = found.name.lines();
-    let printable = |line: &str| line.replace(char::is_control, "?");
+    let printable = |line: &str| line.chars().map(registry::printable).collect::<String>();
     let name = printable(lines.next().unwrap_or_default());
     let mut text = format!("the event loop {event_loop:?} has been waiting busily for {time}, in {name}\n");
     for line in lines {

@@ -265,15 +265,18 @@ impl LabelSums {
         if let Some(number) = self.numbers.get(&key) {
             return *number;
         }
-        if self.names.len() >= MOST {
+        if self.numbers.len() >= MOST {
             return OTHER;
         }
         let Some(text) = text() else { return OTHER };
-        self.names.push(text.chars().take(LONGEST).collect());
-        self.times.push(0);
-        let number = self.times.len() - 1;
-        self.numbers.insert(key, number);
-        number
+        let name: String = text.chars().take(LONGEST).collect();
+        let place = self.names.iter().position(|known| *known == name).unwrap_or_else(|| {
+            self.names.push(name);
+            self.times.push(0);
+            self.names.len() - 1
+        });
+        self.numbers.insert(key, FIRST + place);
+        FIRST + place
     }
 
     /// Adds what others have counted for the same question.
@@ -367,10 +370,21 @@ mod tests {
     fn labels_without_room_are_counted_together_and_long_ones_are_cut() {
         let mut sums = LabelSums::new(1);
         for key in 0..MOST as u64 {
-            assert_eq!(sums.number(key, || Some("é".repeat(300))), FIRST + key as usize);
+            assert_eq!(
+                sums.number(key, || Some(format!("{key:03}{}", "é".repeat(300)))),
+                FIRST + key as usize
+            );
         }
         assert_eq!(sums.number(u64::MAX, || Some("more".to_owned())), OTHER);
         assert_eq!(sums.labels()[0].0.chars().count(), LONGEST);
+    }
+
+    #[test]
+    fn labels_that_differ_only_in_what_is_cut_are_one() {
+        let mut sums = LabelSums::new(1);
+        let of = |end: &str| Some("é".repeat(LONGEST) + end);
+        assert_eq!(sums.number(1, || of("one")), sums.number(2, || of("other")));
+        assert_eq!(sums.labels().len(), 1);
     }
 
     #[test]

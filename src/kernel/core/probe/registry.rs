@@ -531,7 +531,7 @@ fn words(counters: &Counters) -> &[AtomicU64] {
 }
 
 /// The character itself, or a replacement for one that cannot be printed. A line break stays.
-fn printable(char: char) -> char {
+pub(crate) fn printable(char: char) -> char {
     match char {
         '\n' | '\'' | '"' | '\\' => char,
         _ if char.escape_debug().len() == 1 => char,
@@ -539,13 +539,14 @@ fn printable(char: char) -> char {
     }
 }
 
-/// Writes a text, as much as there is room for.
+/// Writes a text, as much as there is room for. A NUL in it would be its end.
 fn write_text(words: &[Counter], text: &[u8]) {
     let mut chunks = text.chunks(8);
     for word in words {
         let mut bytes = [0; 8];
         if let Some(chunk) = chunks.next() {
             bytes[..chunk.len()].copy_from_slice(chunk);
+            bytes[..chunk.len()].iter_mut().filter(|byte| **byte == 0).for_each(|nul| *nul = b'?');
         }
         word.set(u64::from_ne_bytes(bytes));
     }
@@ -586,6 +587,8 @@ mod tests {
         let record = Record::<21>::new();
         record.write(1, 2, b"whole");
         assert_eq!(record.read().map(|found| found.name), Some("whole".to_owned()));
+        record.write(1, 2, b"\0NUL\0 is no end");
+        assert_eq!(record.read().map(|found| found.name), Some("?NUL? is no end".to_owned()));
         record.version.fetch_add(1, Relaxed);
         assert_eq!(record.read(), None);
     }
