@@ -1,6 +1,8 @@
 """wakeloop.tasks(): for how long each task has waited, and wakeloop.track_waits()."""
 
 import asyncio
+import gc
+import sys
 import time
 
 import pytest
@@ -148,3 +150,27 @@ def test_only_wakeloops_loops_track_waits():
     closed.close()
     wakeloop.track_waits(loop=closed)
     wakeloop.track_waits(False, loop=closed)
+
+
+@pytest.mark.native
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="eager tasks are new in 3.12")
+def test_an_eager_task_has_not_the_steps_of_one_that_was_destroyed_at_its_address(run):
+    async def never():
+        await asyncio.get_running_loop().create_future()
+
+    async def main():
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda *_: None)
+        wakeloop.track_waits()
+        tasks = [loop.create_task(never()) for _ in range(100)]
+        await asyncio.sleep(0.001)
+        # They are destroyed, pending.
+        tasks.clear()
+        gc.collect()
+        loop.set_task_factory(asyncio.eager_task_factory)
+        tasks = [loop.create_task(never()) for _ in range(100)]
+        assert [info.seconds for info in wakeloop.tasks() if info.task in tasks] == [None] * 100
+        for task in tasks:
+            task.cancel()
+
+    run(main())

@@ -258,7 +258,8 @@ pub(in crate::kernel) fn around_entry(
     if let Some(task) = task {
         undisturbed(|| {
             let done = unless_raised(is_done(&task)).unwrap_or(false);
-            core.probe.step_times.note(&task, done, monotonic_nanos());
+            // If memory has run out, nothing is kept.
+            let _ = unless_raised(core.probe.step_times.note(&task, done, monotonic_nanos()));
         });
     }
     ran
