@@ -277,14 +277,14 @@ impl Pages {
 impl Delays {
     /// The longest delay of a loop since the earlier request, in nanoseconds: the lower bound of its bucket.
     fn of(&self, view: &LoopView) -> u64 {
-        let before = self.counts.iter().find(|(number, _)| *number == view.number);
         if self.at == 0 {
             return 0;
         }
-        let is_new = |bucket: &usize| {
-            let now = view.figures.delay.counts[*bucket];
-            now > before.map_or(0, |(_, counts)| counts[*bucket])
-        };
+        let now = &view.figures.delay.counts;
+        let before = self.counts.iter().find(|(number, _)| *number == view.number).map(|(_, counts)| counts);
+        // The program may have emptied the histogram meanwhile.
+        let before = before.filter(|before| (1..BUCKETS).all(|bucket| before[bucket] <= now[bucket]));
+        let is_new = |bucket: &usize| now[*bucket] > before.map_or(0, |before| before[*bucket]);
         let longest = (1..BUCKETS).rev().find(is_new);
         longest.and_then(|bucket| histogram::bounds().nth(bucket - 1)).unwrap_or_default()
     }

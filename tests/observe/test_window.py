@@ -92,6 +92,33 @@ def test_readiness_is_what_the_program_sets(tmp_path):
         assert re.fullmatch(r'not ready: the event loop "MainThread" is late by \d+\.\d+ s\n', text)
 
 
+def test_a_loop_is_late_also_after_the_program_has_emptied_its_histograms(tmp_path):
+    body = """
+    wakeloop.set_ready(True, limit="20ms")
+    async def main():
+        loop = asyncio.get_running_loop()
+        async def wait_late():
+            for _ in range(2):
+                loop.call_soon(time.sleep, 0.05)
+            await asyncio.sleep(0.15)
+        for _ in range(10):
+            await wait_late()
+        print("ready")
+        await asyncio.to_thread(sys.stdin.readline)
+        loop.reset_metrics()
+        await wait_late()
+        print("late")
+        await asyncio.Event().wait()
+    wakeloop.run(main())
+    """
+    with program(tmp_path, body) as window:
+        # The first answer counts from now on.
+        window.get("/readyz")
+        go_on(window)
+        assert window.process.stdout.readline() == "late\n"
+        assert window.get("/readyz")[0] == 503
+
+
 def test_the_probes_of_the_deployment_page_are_paths_of_the_window():
     yaml = pytest.importorskip("yaml")
     page = (DOCS / "guides" / "deployment.md").read_text()
