@@ -1,11 +1,9 @@
 //! Names and objects of Python that the hot path needs, looked up once at import.
 
-use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::{PyString, PyType};
+use pyo3::types::{PyDict, PyType};
 
-use super::fallible::{self, Fallible, string};
-use super::inspect::clear_error;
+use super::fallible::{self, Fallible};
 use super::object::Ref;
 use super::once::Once;
 use super::raised::Raised;
@@ -172,18 +170,20 @@ pub(crate) fn imports() -> &'static Imports {
     }
 }
 
+/// The namespace of `wakeloop._support`. The module itself is gone, and no import finds it, when the interpreter clears its
+/// modules at exit. Objects that are freed then still use their loop.
+static SUPPORT: Once<Ref> = Once::new();
+
 /// A function of `wakeloop._support`, where the cold paths live in Python.
 pub(crate) fn support<'py>(py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyAny>> {
-    let module = string("wakeloop._support")?;
-    // SAFETY: a live string. The result is an owned reference, or null: with an error, or without a module.
-    let imported = unsafe { Ref::from_owned(ffi::PyImport_GetModule(module.as_ptr())) };
-    match imported {
-        // An import looks whether another thread is importing it, which costs ten times as much.
-        Some(imported) => imported.bind(py),
-        None => {
-            clear_error();
-            py.import(module.bind(py).cast_into::<PyString>()?)?.into_any()
+    if let Some(namespace) = SUPPORT.get() {
+        let found = namespace.bind(py).cast_into::<PyDict>()?.get_item(Fallible(name))?;
+        if let Some(function) = found {
+            return Ok(function);
         }
     }
-    .getattr(Fallible(name))
+    let module = py.import(Fallible("wakeloop._support"))?;
+    SUPPORT.set(module.getattr(Fallible("__dict__"))?.into());
+    // What is loaded late is not in the namespace yet.
+    module.getattr(Fallible(name))
 }

@@ -6,6 +6,7 @@ use super::support::call_support;
 use super::unraisable::unraisable;
 use crate::capi::error::{handling, take_unless_fatal};
 use crate::capi::fallible::string_or_none;
+use crate::capi::inspect::clear_error;
 use crate::capi::object::interpreter_ends;
 use crate::capi::{Borrowed, Fatal, Raised, Ref};
 
@@ -103,9 +104,12 @@ impl Core {
 }
 
 fn call_reporter(event_loop: Borrowed<'_>, function: &str, arguments: &[Borrowed<'_>]) -> Result<(), Raised> {
-    if interpreter_ends() {
-        // While the interpreter finalizes, modules are cleared, and there is no exception handler any more.
-        return Ok(());
-    }
-    call_support(event_loop.py(), function, arguments).map(drop)
+    call_support(event_loop.py(), function, arguments).map(drop).or_else(|Raised| {
+        if !interpreter_ends() {
+            return Err(Raised);
+        }
+        // The interpreter finalizes. What the report needs of Python's modules may be cleared.
+        clear_error();
+        Ok(())
+    })
 }

@@ -317,3 +317,41 @@ def test_a_transport_that_is_left_open_at_exit_warns(loop_name, kind, closes):
     ends = {"stream": "", "datagram": "", "read pipe": " open", "write pipe": " open"}
     assert len(lines) == 1 and re.search(rf"Transport fd=\d+{ends[kind]}>$", lines[0]), outcome
     assert ("unclosed event loop" in outcome.err) == (not closes), outcome
+
+
+FREED_LAST = """
+import builtins
+
+class Last:
+    def __init__(self, loop):
+        self.loop = loop
+
+    def __del__(self, print=print, TypeError=TypeError):
+        loop = self.loop
+        loop.call_soon(print, "called")
+        if REPORTS:
+            loop.call_soon_threadsafe(lambda: 1 / 0)
+        loop.call_later(0, loop.stop)
+        loop.run_forever()
+        try:
+            loop.call_later()
+        except TypeError as error:
+            print(str(error).partition(" missing")[2])
+
+loop = new_loop()
+loop.set_debug(DEBUG)
+builtins.last = Last(loop)
+del loop
+"""
+
+
+@pytest.mark.parametrize("debug", [False, True], ids=["plain", "debug"])
+def test_what_is_freed_at_exit_can_use_its_loop(loop_name, debug):
+    """An attribute of `builtins` is freed when no module can be imported any more."""
+    # On 3.13 a traceback cannot be printed at that point.
+    reports = sys.version_info[:2] != (3, 13)
+    outcome = run_script(loop_name, FREED_LAST, before=f"import logging\nDEBUG, REPORTS = {debug}, {reports}\n")
+    assert outcome.code == 0 and "called\n" in outcome.out, outcome
+    assert "2 required positional arguments: 'delay' and 'callback'" in outcome.out, outcome
+    assert "ImportError" not in outcome.err, outcome
+    assert ("Exception in callback" in outcome.err and "ZeroDivisionError" in outcome.err) == reports, outcome
