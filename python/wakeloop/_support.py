@@ -32,6 +32,7 @@ TABLE: dict[str, tuple[Callable[..., Any] | str, str, str]] = {
     ),
     "later": (fallbacks.later, "self, delay, callback, *args, context", "call_later, and call_at is overridden."),
     "inherit": (inheritance.inherit, "loop", "The methods of a loop's class may have changed."),
+    "run_nothing": (fallbacks.run_nothing, "", "The loop has waited for a while, before Python 3.15."),
     "new_gate": (fallbacks.new_gate, "", "A thread cancels a handle that runs."),
     "count_gauges": (executor.count_gauges, "loop", "A thread without the GIL has asked for the gauges."),
     "keep_slow": (slow.keep_slow, "loop, nanos, work, slow", "A callback took long."),

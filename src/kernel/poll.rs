@@ -15,6 +15,7 @@ use super::core::io::WAKER;
 use super::core::plan::{Outlook, Plan, plan};
 use super::core::poll_policy::{LONGEST_WAIT, seconds_until};
 use super::observe::probe;
+use super::support::call_support;
 use super::watch;
 use crate::capi::error::{Outcome, raise_os_error};
 use crate::capi::raised::check_signals;
@@ -28,6 +29,8 @@ const AT_ONCE: u64 = 10_000;
 /// After a turn of this length, in nanoseconds, the loop asks whether events are ready before it waits for events. The
 /// duration of one poll does not always tell, because the system may run something else meanwhile.
 const LONG_TURN: u64 = 1_000_000;
+/// After a wait of this length, in nanoseconds, the loop looks for an exception that another thread has raised in this one.
+const LONG_WAIT: u64 = 1_000_000;
 
 /// Polls, and returns the time after the poll. Queues the events in the core.
 pub(super) fn poll(core: &Core, now: u64) -> Result<u64, Fatal> {
@@ -193,7 +196,17 @@ fn away_from_gil(
     outcome.note(watch::apply_deferred(core));
     outcome.finish()?;
     run_signal_handlers()?;
+    if cfg!(not(Py_3_15)) && waits && end - now >= LONG_WAIT {
+        raise_from_other_threads(core)?;
+    }
     Ok(back)
+}
+
+/// Raises what another thread has raised in this one with `PyThreadState_SetAsyncExc`. Python does so in its own code only,
+/// and the next Python code may be a callback. Since 3.15 [`run_signal_handlers`] does it.
+#[cold]
+fn raise_from_other_threads(core: &Core) -> Result<(), Fatal> {
+    call_support(core.borrow().py(), "run_nothing", &[]).map(drop).map_err(|Raised| Fatal)
 }
 
 /// Called after a poll, before the GIL is taken back: gives other threads time to take it.

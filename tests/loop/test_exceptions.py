@@ -2,10 +2,13 @@
 
 import asyncio
 import contextlib
+import ctypes
 import gc
 import os
 import socket
 import sys
+import threading
+import time
 import traceback
 
 import pytest
@@ -391,3 +394,73 @@ def test_a_report_inside_a_coroutine_does_not_change_the_callers_handled_excepti
     written.set_result(None)
     loop.run_until_complete(task)
     assert seen == [None]
+
+
+class Interrupt(Exception):
+    """What a thread raises in another."""
+
+
+def raise_in(thread):
+    """Raises Interrupt in a thread when it does not run: in its poll."""
+    sleeps = 0
+    while sleeps < 3:
+        time.sleep(0.01)
+        with open(f"/proc/self/task/{thread.native_id}/stat") as file:
+            sleeps = sleeps + 1 if file.read().rpartition(") ")[2][0] == "S" else 0
+    raise_exception = ctypes.pythonapi.PyThreadState_SetAsyncExc
+    assert raise_exception(ctypes.c_ulong(thread.ident), ctypes.py_object(Interrupt)) == 1
+
+
+@pytest.mark.parametrize("what", ["timer", "thread", "watcher", "protocol", "task"])
+def test_an_exception_that_another_thread_raises_in_a_waiting_loop_leaves_run_forever(loop_factory, what):
+    """As tools do that stop a thread. No callback gets it."""
+    reports, left, waits = [], [], threading.Event()
+    ours, theirs = socket.socketpair()
+
+    def wait_in_a_loop():
+        loop = loop_factory()
+        loop.set_exception_handler(lambda loop, context: reports.append(context))
+        if what == "timer":
+            loop.call_later(0.2, lambda: loop.stop())
+        elif what == "watcher":
+            ours.setblocking(False)
+            loop.add_reader(ours, lambda: loop.stop())
+        elif what == "protocol":
+
+            class Stopping(asyncio.Protocol):
+                def data_received(self, data):
+                    loop.stop()
+
+            transport, _ = loop.run_until_complete(loop.create_connection(Stopping, sock=ours))
+        elif what == "task":
+            task = loop.create_task(asyncio.sleep(0.2))
+            task.add_done_callback(lambda task: loop.stop())
+        loops.append(loop)
+        loop.call_soon(waits.set)
+        try:
+            loop.run_forever()
+        except Interrupt:
+            left.append(True)
+        loop.call_later(0.2, loop.stop)
+        loop.run_forever()
+        if what == "watcher":
+            loop.remove_reader(ours)
+        elif what == "protocol":
+            transport.close()
+            loop.run_until_complete(asyncio.sleep(0))
+        elif what == "task":
+            loop.run_until_complete(task)
+
+    loops = []
+    thread = threading.Thread(target=wait_in_a_loop, daemon=True)
+    thread.start()
+    with ours, theirs:
+        assert waits.wait(10)
+        raise_in(thread)
+        if what == "thread":
+            loops[0].call_soon_threadsafe(lambda: loops[0].stop())
+        theirs.send(b"x")
+        thread.join(10)
+        assert not thread.is_alive()
+    assert left == [True] and reports == []
+    loops[0].close()

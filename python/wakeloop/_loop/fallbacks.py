@@ -48,6 +48,10 @@ def new_gate() -> threading.Event:
     return threading.Event()
 
 
+def run_nothing() -> None:
+    """Lets Python raise what another thread has raised in this one: it does so when a function begins."""
+
+
 def default_loop() -> Any:
     """The loop of a stream that is made without one."""
     if hasattr(events, "_get_event_loop"):
