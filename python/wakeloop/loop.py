@@ -124,6 +124,10 @@ class EventLoop(LoopState):
         text = super().__repr__()
         return text.replace("<", "<wakeloop.", 1) if type(self) is EventLoop else text
 
+    def __dir__(self) -> list[str]:
+        # A slot that asyncio's code has not set is no attribute.
+        return [name for name in super().__dir__() if name not in _NAMES or hasattr(self, name)]
+
     # -- what it has done ------------------------------------------------------------------------
 
     def metrics(self) -> LoopMetrics:

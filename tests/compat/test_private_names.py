@@ -757,3 +757,27 @@ def test_a_stream_transport_shows_its_water_marks(run):
         assert transport._conn_lost >= 0 and transport._protocol_connected
 
     run(main())
+
+
+# -- dir() ------------------------------------------------------------------------------------------------------
+
+
+def test_every_name_that_dir_lists_is_an_attribute(run):
+    """Debuggers and tools that print objects read them all."""
+
+    async def main():
+        loop = asyncio.get_running_loop()
+        near, far = await pair()
+        handles = [loop.call_soon(int), loop.call_later(0, int), loop.call_soon_threadsafe(int)]
+        endpoint, _ = await loop.create_datagram_endpoint(asyncio.DatagramProtocol, local_addr=("127.0.0.1", 0))
+        objects = [loop, *handles, near.transport, near.transport.get_extra_info("socket"), endpoint]
+        missing = [(type(it), name) for it in objects for name in dir(it) if not hasattr(it, name)]
+        assert missing == []
+        loop.attribute_of_the_program = 1
+        assert {"call_soon", "attribute_of_the_program", "_selector"} <= set(dir(loop))
+        assert {"cancel", "when", "_callback", "__repr__"} <= set(dir(handles[1]))
+        del loop.attribute_of_the_program
+        endpoint.close()
+        await close(near, far)
+
+    run(main())

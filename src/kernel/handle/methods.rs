@@ -171,6 +171,12 @@ fn asyncio_class<T: AnyHandle>(this: This<'_, T>) -> Borrowed<'static> {
     .borrow()
 }
 
+/// What `dir` lists. Without this it would list what asyncio's class has, because of `__class__`.
+fn names<T: AnyHandle>(this: This<'_, T>) -> Result<Ref, Raised> {
+    let object = this.object();
+    Ok(Ref::from(object.bind(object.py()).get_type().dir()?.into_any()))
+}
+
 /// Calls a function of asyncio's class with our object as `self`.
 fn call_asyncio<T: AnyHandle>(
     this: This<'_, T>,
@@ -250,6 +256,7 @@ fn class<'py, T: AnyHandle>(name: &'static CStr) -> ClassSpec<'py, T> {
             |this: This<'_, T>| call_asyncio(this, "_repr_info", &[]),
             c"The parts of the repr, as in asyncio.Handle.",
         ),
+        Method::no_args(c"__dir__", names::<T>, c"The names of the attributes."),
     ];
     let attributes = [
         Attribute::read_only(c"__class__", asyncio_class::<T>),
