@@ -170,8 +170,8 @@ pub(crate) fn imports() -> &'static Imports {
     }
 }
 
-/// The namespace of `wakeloop._support`. The module itself is gone, and no import finds it, when the interpreter clears its
-/// modules at exit. Objects that are freed then still use their loop.
+/// The namespace of `wakeloop._support`. At exit the interpreter clears its modules, and no import finds them then.
+/// Objects that are freed after that still use their loop.
 static SUPPORT: Once<Ref> = Once::new();
 
 /// A function of `wakeloop._support`, where the cold paths live in Python.

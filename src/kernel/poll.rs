@@ -29,7 +29,8 @@ const AT_ONCE: u64 = 10_000;
 /// After a turn of this length, in nanoseconds, the loop asks whether events are ready before it waits for events. The
 /// duration of one poll does not always tell, because the system may run something else meanwhile.
 const LONG_TURN: u64 = 1_000_000;
-/// After a wait of this length, in nanoseconds, the loop looks for an exception that another thread has raised in this one.
+/// After a wait of this length, in nanoseconds, the loop looks for an exception that another thread has raised in this
+/// one.
 const LONG_WAIT: u64 = 1_000_000;
 
 /// Polls, and returns the time after the poll. Queues the events in the core.
@@ -202,8 +203,8 @@ fn away_from_gil(
     Ok(back)
 }
 
-/// Raises what another thread has raised in this one with `PyThreadState_SetAsyncExc`. Python does so in its own code only,
-/// and the next Python code may be a callback. Since 3.15 [`run_signal_handlers`] does it.
+/// Raises what another thread has raised in this one with `PyThreadState_SetAsyncExc`. Python does so only in Python
+/// code, and the next such code may be a callback. Since 3.15 [`run_signal_handlers`] does it.
 #[cold]
 fn raise_from_other_threads(core: &Core) -> Result<(), Fatal> {
     call_support(core.borrow().py(), "run_nothing", &[]).map(drop).map_err(|Raised| Fatal)
