@@ -674,13 +674,13 @@ class Unpatched:
 
 def _warn_unclosed_with(function: Callable[[Any], None]) -> None:
     """Warns of transports that were not closed with this function."""
-def unpatched(*parts: tuple[Any, ...]) -> Unpatched:
+def unpatched(parts: tuple[tuple[Any, ...], ...]) -> Unpatched:
     """Return a callable that checks whether classes and modules are unpatched.
 
-    Each part is a tuple of a class or a module, followed by names in it. For a class, the values that these names
-    override in its bases are checked too. The callable returns True if every name still has the value that its package
-    defined. If it is called with an object, it also checks that the object uses the methods of each of the classes of
-    which it is an instance.
+    `parts` is a tuple of tuples, each of which has a class or a module, followed by names in it. For a class, the values
+    that these names override in its bases are checked too. The callable returns True if every name still has the value
+    that its package defined. If it is called with an object, it also checks that the object uses the methods of each of
+    the classes of which it is an instance.
     """
 def defined_class(module: str, name: str) -> Any:
     """The class that a module defines under a name, also if the program has put something else there before the import.

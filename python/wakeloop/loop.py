@@ -718,7 +718,7 @@ _core._add_methods(EventLoop)
 
 # Questions about one loop, whose class or instance may override these methods. They also cover the methods of asyncio's
 # classes that these override.
-_connects = _core.unpatched(
+_connects = _core.unpatched((
     (
         EventLoop,
         "_ensure_resolved",
@@ -726,11 +726,11 @@ _connects = _core.unpatched(
         "sock_connect",
         "_create_connection_transport",
         "_make_socket_transport",
-    )
-)
-_accepts = _core.unpatched((EventLoop, "_accept_connection", "_accept_connection2", "_make_socket_transport"))
-_runs_in_executor = _core.unpatched((EventLoop, "run_in_executor"))
-_turns = _core.unpatched((EventLoop, "_run_once", "_process_events"))
+    ),
+))
+_accepts = _core.unpatched(((EventLoop, "_accept_connection", "_accept_connection2", "_make_socket_transport"),))
+_runs_in_executor = _core.unpatched(((EventLoop, "run_in_executor"),))
+_turns = _core.unpatched(((EventLoop, "_run_once", "_process_events"),))
 
 _is_plain = inheritance.cover(EventLoop)
 

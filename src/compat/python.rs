@@ -41,7 +41,7 @@ impl Dealloc for Unpatched {}
 impl Part {
     fn new(part: &Bound<'_, PyTuple>) -> PyResult<Part> {
         let owner = part.get_item(0)?;
-        let names: Vec<String> = part.get_slice(1, part.len()).extract()?;
+        let names = part.iter().skip(1).map(|name| name.extract()).collect::<PyResult<Vec<String>>>()?;
         if owner.is_instance_of::<PyType>() {
             let names: Vec<&str> = names.iter().map(String::as_str).collect();
             return Ok(Part::Class(Class::of(owner.into(), &names, true)?));
@@ -118,12 +118,11 @@ pub(crate) fn is_unpatched(check: &Ref) -> bool {
 
 /// Return a callable that checks whether classes and modules are unpatched.
 ///
-/// Each part is a tuple of a class or a module, followed by names in it. For a class, the values that these names
-/// override in its bases are checked too. The callable returns True if every name still has the value that its package
-/// defined. If it is called with an object, it also checks that the object uses the methods of each of the classes of
-/// which it is an instance.
+/// `parts` is a tuple of tuples, each of which has a class or a module, followed by names in it. For a class, the values
+/// that these names override in its bases are checked too. The callable returns True if every name still has the value
+/// that its package defined. If it is called with an object, it also checks that the object uses the methods of each of
+/// the classes of which it is an instance.
 #[pyfunction]
-#[pyo3(signature = (*parts))]
 pub(crate) fn unpatched<'py>(parts: &Bound<'py, PyTuple>) -> PyResult<Bound<'py, PyAny>> {
     let py = parts.py();
     let parts = parts.iter().map(|part| Part::new(part.cast()?)).collect::<PyResult<_>>()?;

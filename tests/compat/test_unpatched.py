@@ -48,7 +48,7 @@ def other(self):
 
 def test_a_patched_method_is_noticed_at_once_and_no_longer_when_it_is_taken_back(kinds, monkeypatch):
     _, kind = kinds
-    unpatched = _core.unpatched((kind, "method", "value"))
+    unpatched = _core.unpatched(((kind, "method", "value"),))
     for _ in range(3):
         assert unpatched()
         with monkeypatch.context() as patch:
@@ -62,21 +62,21 @@ def test_a_patched_method_is_noticed_at_once_and_no_longer_when_it_is_taken_back
 
 def test_setting_an_unrelated_attribute_does_not_count_as_a_patch(kinds):
     _, kind = kinds
-    unpatched = _core.unpatched((kind, "method"))
+    unpatched = _core.unpatched(((kind, "method"),))
     kind.new_attribute = kind.value = 1
     assert unpatched()
 
 
 def test_a_patch_of_what_a_method_overrides_counts(kinds, monkeypatch):
     base, kind = kinds
-    unpatched = _core.unpatched((kind, "method"))
+    unpatched = _core.unpatched(((kind, "method"),))
     monkeypatch.setattr(base, "method", other)
     assert not unpatched()
 
 
 def test_a_name_that_appears_between_a_class_and_its_base_counts(kinds):
     base, kind = kinds
-    unpatched = _core.unpatched((kind, "inherited"))
+    unpatched = _core.unpatched(((kind, "inherited"),))
     assert unpatched()
     kind.inherited = other
     assert not unpatched()
@@ -86,7 +86,7 @@ def test_a_name_that_appears_between_a_class_and_its_base_counts(kinds):
 
 def test_another_code_object_in_the_same_function_counts(kinds):
     _, kind = kinds
-    unpatched = _core.unpatched((kind, "method", "value"))
+    unpatched = _core.unpatched(((kind, "method", "value"),))
     for function in (kind.method, vars(kind)["value"].fget):
         code = function.__code__
         function.__code__ = other.__code__
@@ -97,7 +97,7 @@ def test_another_code_object_in_the_same_function_counts(kinds):
 
 def test_an_object_with_a_method_of_its_own_counts(kinds):
     _, kind = kinds
-    unpatched = _core.unpatched((kind, "method"))
+    unpatched = _core.unpatched(((kind, "method"),))
     plain, changed = kind(), kind()
     changed.method = functools.partial(other, changed)
     assert unpatched(plain) and not unpatched(changed) and unpatched()
@@ -107,7 +107,7 @@ def test_an_object_with_a_method_of_its_own_counts(kinds):
 
 def test_a_subclass_counts_if_it_overrides_the_method(kinds):
     _, kind = kinds
-    unpatched = _core.unpatched((kind, "method"))
+    unpatched = _core.unpatched(((kind, "method"),))
     overriding = type("Overriding", (kind,), {"method": other})
     plain = type("Plain", (kind,), {})
     assert unpatched(plain()) and not unpatched(overriding())
@@ -117,19 +117,19 @@ def test_a_subclass_counts_if_it_overrides_the_method(kinds):
 def test_a_patch_that_is_older_than_the_question_counts(kinds):
     _, kind = kinds
     kind.method = other
-    assert not _core.unpatched((kind, "method"))()
+    assert not _core.unpatched(((kind, "method"),))()
 
 
 def test_functools_wraps_does_not_make_a_patch_an_original(kinds):
     _, kind = kinds
     kind.method = functools.wraps(kind.method)(lambda self: "wrapped")
-    assert not _core.unpatched((kind, "method"))()
+    assert not _core.unpatched(((kind, "method"),))()
 
 
 def test_a_class_that_was_changed_too_often_for_a_version_is_still_asked(kinds):
     """CPython gives a class no more than a thousand versions, since 3.13."""
     _, kind = kinds
-    unpatched = _core.unpatched((kind, "method"))
+    unpatched = _core.unpatched(((kind, "method"),))
     for number in range(1100):
         kind.number = number
         assert unpatched()
@@ -138,7 +138,7 @@ def test_a_class_that_was_changed_too_often_for_a_version_is_still_asked(kinds):
 
 
 def test_a_name_in_a_module_counts(monkeypatch):
-    unpatched = _core.unpatched((socket, "getaddrinfo", "socket"))
+    unpatched = _core.unpatched(((socket, "getaddrinfo", "socket"),))
     assert unpatched()
     with monkeypatch.context() as patch:
         patch.setattr(socket, "socket", mock.Mock())
@@ -151,9 +151,9 @@ def test_a_name_in_a_module_counts(monkeypatch):
 def test_a_guard_of_wrong_arguments_is_refused():
     for part in [("no class", "name"), (1,)]:
         with pytest.raises(TypeError):
-            _core.unpatched(part)
+            _core.unpatched((part,))
     with pytest.raises(TypeError):
-        _core.unpatched("no tuple")
+        _core.unpatched(("no tuple",))
     with pytest.raises(TypeError):
         type(compat.makes_streams)()
 

@@ -137,15 +137,15 @@ _write_pipes = (
 )
 
 #: May our loop make its own transports? One question for each kind.
-makes_streams = _core.unpatched((SelectorEventLoop, "_make_socket_transport"), *_streams)
-makes_tls = _core.unpatched((SelectorEventLoop, "_make_ssl_transport", "_make_socket_transport"), *_streams)
+makes_streams = _core.unpatched(((SelectorEventLoop, "_make_socket_transport"), *_streams))
+makes_tls = _core.unpatched(((SelectorEventLoop, "_make_ssl_transport", "_make_socket_transport"), *_streams))
 #: May a TLS connection use our SSLProtocol? It does not call each method of asyncio's.
-makes_tls_protocols = _core.unpatched(
-    *_transport(sslproto, "SSLProtocol"), *_transport(sslproto, "_SSLProtocolTransport")
-)
-makes_datagrams = _core.unpatched((SelectorEventLoop, "_make_datagram_transport"), *_datagrams)
-makes_read_pipes = _core.unpatched((SelectorEventLoop, "_make_read_pipe_transport"), *_read_pipes)
-makes_write_pipes = _core.unpatched((SelectorEventLoop, "_make_write_pipe_transport"), *_write_pipes)
+makes_tls_protocols = _core.unpatched((
+    *_transport(sslproto, "SSLProtocol"), *_transport(sslproto, "_SSLProtocolTransport"),
+))
+makes_datagrams = _core.unpatched(((SelectorEventLoop, "_make_datagram_transport"), *_datagrams))
+makes_read_pipes = _core.unpatched(((SelectorEventLoop, "_make_read_pipe_transport"), *_read_pipes))
+makes_write_pipes = _core.unpatched(((SelectorEventLoop, "_make_write_pipe_transport"), *_write_pipes))
 
 #: The methods of the transports that the loop's methods make.
 TRANSPORTS = {
@@ -162,35 +162,35 @@ _handles = tuple(
     if hasattr(events, name)
     for part in _class_under(events, name, (each for each in _functions(getattr(events, name)) if each != "_run"))
 )
-makes_handles = _core.unpatched(*_handles)
+makes_handles = _core.unpatched((*_handles,))
 
 #: May our transports call their protocols without a handle?
-runs_without_handles = _core.unpatched((Handle, "_run"))
+runs_without_handles = _core.unpatched(((Handle, "_run"),))
 
 #: What the two questions above are about.
 HANDLES = (*_handles, (Handle, "_run"))
 
 #: May our loop make and accept sockets without the socket module?
-makes_sockets = _core.unpatched(
-    (base_events, "socket"), (socket, "socket"), (_core.Socket, *_MAKING_CALLS)
-)
+makes_sockets = _core.unpatched((
+    (base_events, "socket"), (socket, "socket"), (_core.Socket, *_MAKING_CALLS),
+))
 #: May our loop wait for the end of a connect without the socket's methods? The answer depends on the socket.
-waits_for_connects = _core.unpatched((_core.Socket, "fileno", "getsockopt"))
+waits_for_connects = _core.unpatched(((_core.Socket, "fileno", "getsockopt"),))
 #: Would a new pair of sockets be of Python's own class? The program may see that they are made.
-makes_pairs = _core.unpatched(
+makes_pairs = _core.unpatched((
     (selector_events, "socket"),
     (socket, "socket", "socketpair"),
     (_core.Socket, "__init__", "__new__", "setblocking"),
-)
-creates_connections = _core.unpatched((SelectorEventLoop, "create_connection"))
-connects_sockets = _core.unpatched((SelectorEventLoop, "sock_connect"))
+))
+creates_connections = _core.unpatched(((SelectorEventLoop, "create_connection"),))
+connects_sockets = _core.unpatched(((SelectorEventLoop, "sock_connect"),))
 
 #: May our loop look names up without the socket module?
-looks_up_names = _core.unpatched(
-    (SelectorEventLoop, "getaddrinfo"), (base_events, "socket"), (socket, "getaddrinfo")
-)
+looks_up_names = _core.unpatched((
+    (SelectorEventLoop, "getaddrinfo"), (base_events, "socket"), (socket, "getaddrinfo"),
+))
 
-runs_in_executor = _core.unpatched((SelectorEventLoop, "run_in_executor"))
+runs_in_executor = _core.unpatched(((SelectorEventLoop, "run_in_executor"),))
 
 # asyncio's child watchers. Until 3.13 they are public and belong to the policy, from 3.14 on they are private and
 # belong to the loop.
@@ -201,12 +201,12 @@ ThreadedChildWatcher: Any = _core.defined_class("asyncio.unix_events", f"{_watch
 DefaultChildWatcher: Any = ThreadedChildWatcher if sys.version_info < (3, 12) else PidfdChildWatcher
 
 #: May our loop watch its children itself, unless the program has chosen a child watcher?
-watches_children = _core.unpatched(
+watches_children = _core.unpatched((
     *_class_under(unix_events, DefaultChildWatcher.__name__, _functions(DefaultChildWatcher)),
     *((events, name) for name in ("get_child_watcher", "get_event_loop_policy") if hasattr(events, name)),
-)
+))
 
 #: May our loop call sendfile(2) without the os module? False where the system has none.
 sends_files: Callable[[], bool] = (
-    _core.unpatched((unix_events, "os"), (os, "sendfile")) if hasattr(os, "sendfile") else lambda: False
+    _core.unpatched(((unix_events, "os"), (os, "sendfile"))) if hasattr(os, "sendfile") else lambda: False
 )

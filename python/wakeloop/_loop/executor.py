@@ -90,5 +90,5 @@ def is_pythons(executor: Any) -> bool:
         return executor is None
     if not _checks:
         methods = [(kind, "__init__", "submit")] if isinstance(kind, type) else []
-        _checks.append(_core.unpatched((concurrent.futures, "ThreadPoolExecutor"), *methods))
+        _checks.append(_core.unpatched(((concurrent.futures, "ThreadPoolExecutor"), *methods)))
     return bool(_checks[0]()) and (executor is None or (type(executor) is kind and "submit" not in vars(executor)))

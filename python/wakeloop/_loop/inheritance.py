@@ -124,7 +124,7 @@ class Inheritance:
         relevant = {"_process_events"}.union(self._natives, *self._calls.values())
         #: May a loop of exactly this class skip the look? Only these methods can make one of ours give way, or have to
         #: be called in each iteration.
-        self.is_plain = _core.unpatched((kind, *(relevant & self._originals.keys())), *HANDLES)
+        self.is_plain = _core.unpatched(((kind, *(relevant & self._originals.keys())), *HANDLES))
         #: What this has put on the class and on its subclasses.
         self._put: weakref.WeakKeyDictionary[type, dict[str, Any]] = weakref.WeakKeyDictionary({kind: {}})
 

@@ -194,7 +194,7 @@ def _is_foreign(handle: object) -> bool:
 
 #: The classes of the selectors module, each with a check whether its methods are unpatched.
 _SELECTORS = {
-    kind: _core.unpatched((kind, "select", "register", "unregister", "modify", "close"))
+    kind: _core.unpatched(((kind, "select", "register", "unregister", "modify", "close"),))
     for name in ("SelectSelector", "PollSelector", "EpollSelector", "DevpollSelector", "KqueueSelector")
     if (kind := getattr(selectors, name, None)) is not None
 }
