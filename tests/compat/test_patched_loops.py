@@ -604,9 +604,9 @@ def test_a_handle_that_was_replaced_before_the_import_is_made(loop_name):
         made = []
         class Mine(asyncio.Handle):
             __slots__ = ()
-            def __init__(self, *args):
+            def __init__(self, *args, **kwargs):
                 made.append(1)
-                super().__init__(*args)
+                super().__init__(*args, **kwargs)
         asyncio.events.Handle = Mine
     """
     body = """

@@ -5,6 +5,7 @@ import contextvars
 import functools
 import selectors
 import socket
+import sys
 import threading
 import time
 from collections import deque
@@ -557,7 +558,10 @@ def test_a_loop_can_be_run_inside_of_a_task_several_levels_deep(nestable):
     nestable.run_until_complete(main())
 
 
-def test_a_loop_can_be_run_inside_of_every_call_to_a_protocol(nestable, asyncio_log):
+def test_a_loop_can_be_run_inside_of_every_call_to_a_protocol(nestable, loop_name, asyncio_log):
+    if loop_name == "asyncio" and sys.version_info >= (3, 15):
+        pytest.skip("since 3.15 a connection is accepted in the context of its callbacks, which is entered already")
+
     class Nesting(Recording):
         def __getattribute__(self, name):
             value = super().__getattribute__(name)
