@@ -166,9 +166,9 @@ test-rust-with-python: $(MADE)-venv #- runs all the Rust tests in a build with P
 test-python: test-loop test-others ## runs the Python tests
 
 # `make test` runs these two beside each other.
-LOOP_TESTS := tests/loop tests/transport tests/tls tests/streams tests/queue tests/primitives tests/observe tests/ecosystem
+LOOP_TESTS := tests/loop tests/transport tests/tls tests/streams tests/queue tests/primitives tests/observe
 
-test-loop: $(MADE)-extension $(MADE)-test #- runs the Python tests of the loop, its transports and primitives, of what looks inside, and those with other libraries
+test-loop: $(MADE)-extension $(MADE)-test #- runs the Python tests of the loop, its transports and primitives, and of what looks inside
 	$(PY) -m pytest $(LOOP_TESTS)
 
 # `make types` and `make guides` run the files that are left out here.
