@@ -120,7 +120,11 @@ def run(argv: list[str]) -> int:
             [command, *_] = commands
             sys.exit(entry_point(command)())
         elif separator and module and not module.startswith("."):
-            function = getattr(importlib.import_module(module), name)
+            home = importlib.import_module(module)
+            if not hasattr(home, name):
+                # The module may raise the error itself, in a `__getattr__`.
+                return fail(f"module {module!r} has no attribute {name!r}")
+            function = getattr(home, name)
             if not inspect.iscoroutinefunction(function):
                 parser.error(f"{target} is not a coroutine function")
             wakeloop.run(function())

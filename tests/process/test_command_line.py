@@ -327,6 +327,7 @@ def taken():
         ),
         ("run nomod:main", "wakeloop: No module named 'nomod'"),
         ("run json:main", "wakeloop: module 'json' has no attribute 'main'"),
+        ("run concurrent.futures:main", "wakeloop: module 'concurrent.futures' has no attribute 'main'"),
         ("run :main", "python -m wakeloop run: error: :main is neither a file nor an installed command"),
         ("run .json:main", "python -m wakeloop run: error: .json:main is neither a file nor an installed command"),
         ("run empty", "wakeloop: can't find '__main__' module in 'empty'"),
