@@ -189,41 +189,36 @@ pub(crate) fn warn(category: *mut ffi::PyObject, text: &str, source: *mut ffi::P
     });
 }
 
-/// Passes the error that is set to `sys.unraisablehook`, as the interpreter does for a `__del__` that raises.
-#[cold]
-pub(crate) fn ignored_in_finalizer(finalizer: &Ref) {
-    // SAFETY: every caller is attached; the format names one object, which lives.
-    #[cfg(Py_3_14)]
-    unsafe {
-        PyErr_FormatUnraisable(
-            c"Exception ignored while calling deallocator %R".as_ptr(),
-            finalizer.as_ptr(),
-        );
-    }
-    #[cfg(not(Py_3_14))]
-    finalizer.write_unraisable();
-}
-
 #[cfg(Py_3_14)]
 unsafe extern "C" {
     /// A public and documented function, which pyo3-ffi leaves out.
     fn PyErr_FormatUnraisable(format: *const std::ffi::c_char, ...);
 }
 
-/// Passes the error that is set to `sys.unraisablehook`, as this version of `io` does for a file that fails when it is
-/// freed. Before 3.13 `io` says nothing.
+/// Passes the error that is set to `sys.unraisablehook`, with the object. Since 3.14 a text says what has failed; `format`
+/// names the object as `%R`.
 #[cold]
-pub(crate) fn ignored_while_finalizing(file: &Ref) {
-    // SAFETY: every caller is attached; the format names one object, which lives.
-    #[cfg(Py_3_14)]
-    unsafe {
-        PyErr_FormatUnraisable(c"Exception ignored while finalizing file %R".as_ptr(), file.as_ptr());
+fn ignored(format: &std::ffi::CStr, object: &Ref) {
+    cfg_select! {
+        // SAFETY: every caller is attached; the format names one object, which lives.
+        Py_3_14 => unsafe { PyErr_FormatUnraisable(format.as_ptr(), object.as_ptr()) },
+        _ => {
+            let _ = format;
+            object.write_unraisable();
+        }
     }
-    #[cfg(all(Py_3_13, not(Py_3_14)))]
-    file.write_unraisable();
-    #[cfg(not(Py_3_13))]
-    {
-        let _ = file;
+}
+
+/// As the interpreter does for a `__del__` that raises.
+pub(crate) fn ignored_in_finalizer(finalizer: &Ref) {
+    ignored(c"Exception ignored while calling deallocator %R", finalizer);
+}
+
+/// As this version of `io` does for a file that fails when it is freed. Before 3.13 `io` says nothing.
+pub(crate) fn ignored_while_finalizing(file: &Ref) {
+    if cfg!(Py_3_13) {
+        ignored(c"Exception ignored while finalizing file %R", file);
+    } else {
         clear_error();
     }
 }
